@@ -34,13 +34,13 @@ from raftlab.tools.common.interrupts import sigterm_as_interrupt
 from raftlab.tools.common.lock import FolderInUse, exclusive_lock
 from raftlab.tools.common.text import counted, printable
 from raftlab.tools.grade import gradescope
-from raftlab.tools.grade.grader import Exam, Progress, grade, reference_files
+from raftlab.tools.grade.grader import Assignment, GradeProgress, grade, reference_files
 from raftlab.tools.grade.output import pages_of, write_class, write_submission, write_submitted
-from raftlab.tools.grade.results_store import ExamKey, Kept, KeptError, Provenance
+from raftlab.tools.grade.results_store import AssignmentKey, Provenance, ResultsStore, ResultsStoreError
 from raftlab.tools.grade.runs.run_digest import FUZZ_TESTS
-from raftlab.tools.grade.runs.run_worker import BoxError, refusal
+from raftlab.tools.grade.runs.run_worker import RunWorkerError, missing_sandbox
 from raftlab.tools.grade.submission_loader import LoadedSubmissions, SubmissionError, WantedFiles, load_submissions
-from raftlab.tools.grade.validation import NOTE, Proof, ProofError
+from raftlab.tools.grade.validation import FILE, Validation, ValidationFailed
 from raftlab.tools.grade.values.results import Result, points, renamed
 from raftlab.tools.grade.values.rubric import Rubric, RubricError
 from raftlab.tools.grade.values.store import write_whole
@@ -50,8 +50,8 @@ FOLDER = Path("build/grade")
 _SEED_FILE = "seed"
 _NAMED_MAX = 6  # in a line
 _LINE_EVERY_S = 10.0
-_TESTS_ARE_IN = (".py", SCENARIO)
-_REFERENCE = ROOT / PEER / "raft.py"  # a course may have none here, and Gradescope never has
+_TEST_SUFFIXES = (".py", SCENARIO)
+_REFERENCE = ROOT / PEER / "raft.py"  # absent in some courses, and always on Gradescope
 _REFERENCE_SERVICE = ROOT / SERVICE / "server.py"
 
 _EPILOG = """\
@@ -98,7 +98,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help=f"raft.py that passes all tests (default: the lab's {PEER}/raft.py)",
     )
-    add("--proved", action="store_true", help="do not validate the tests on the solution")
+    add("--no-validation", action="store_true", help="do not validate the tests on the solution")
     add("--no-pages", action="store_true", help="write no pages for failures, whatever the rubric says")
     add("--single", action="store_true", help="treat SUBMISSIONS as one submission")
     add(
@@ -112,97 +112,101 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     if not hasattr(os, "pidfd_open"):
-        return _cannot("lab grade needs Linux, for its sandbox and its limits")
+        return _fail("lab grade needs Linux, for its sandbox and its limits")
     if args.no_walls:
-        return _cannot("--no-walls was renamed to --no-sandbox")
+        return _fail("--no-walls was renamed to --no-sandbox")
     if (args.submissions is None) == (args.gradescope is None):
-        return _cannot("give either SUBMISSIONS, to grade them, or --gradescope ZIP, to write an autograder")
+        return _fail("give either SUBMISSIONS, to grade them, or --gradescope ZIP, to write an autograder")
     try:
         rubric = Rubric() if args.rubric is None else Rubric.read(args.rubric)
         public = _tests(sorted((ROOT / "tests").glob("test_[23]*.py" if rubric.public.extra else "test_[23]?.py")))
         hidden = _tests(_hidden_files(args.hidden))
         if args.gradescope is not None:
-            return _pack(args, rubric, public, hidden)
+            return _write_autograder(args, rubric, public, hidden)
         own = (args.out, *args.hidden, *(path for path in (args.solution, args.kv) if path))
-        asked = [test for test in (*public, *hidden) if rubric.asks(test)]
-        wanted = _wanted(rubric, asked)
+        graded_tests = [test for test in (*public, *hidden) if rubric.asks(test)]
+        wanted = _wanted(rubric, graded_tests)
         loaded = load_submissions(args.submissions, wanted, single=args.single, excluded=own)
         _make_out(args.out)
-        exam = _exam(rubric, public, hidden, _phrase(rubric, hidden, args.out), args)
-    except (RubricError, SelectionError, SubmissionError, ProofError) as error:
-        return _cannot(str(error))
+        assignment = _assignment(rubric, public, hidden, _seed_phrase(rubric, hidden, args.out), args)
+    except (RubricError, SelectionError, SubmissionError, ValidationFailed) as error:
+        return _fail(str(error))
     except OSError as error:
-        return _cannot(_reason(error))
-    if refusal() and not args.no_sandbox:
-        return _cannot(refusal())
+        return _fail(_reason(error))
+    if missing_sandbox() and not args.no_sandbox:
+        return _fail(missing_sandbox())
     try:
         with sigterm_as_interrupt(), exclusive_lock(args.out, "lab grade"):
-            kept = Kept(args.out, ExamKey.of(exam, rubric))
-            return _grade(args, rubric, exam, loaded if loaded.is_class else _single(loaded, kept), kept)
-    except (FolderInUse, KeptError, ProofError) as error:
-        return _cannot(str(error))
+            store = ResultsStore(args.out, AssignmentKey.of(assignment, rubric))
+            return _grade(args, rubric, assignment, loaded if loaded.is_class else _single(loaded, store), store)
+    except (FolderInUse, ResultsStoreError, ValidationFailed) as error:
+        return _fail(str(error))
     except OSError as error:
-        return _cannot(f"{_reason(error)}; finished runs are in {args.out}, run the same command again to resume")
+        return _fail(f"{_reason(error)}; finished runs are in {args.out}, run the same command again to resume")
 
 
 def _tests(files: Sequence[Path]) -> list[LabTest]:
     return [test for file in files for test in load_tests(file)]
 
 
-def _wanted(rubric: Rubric, asked: Sequence[LabTest]) -> WantedFiles:
-    with_service = any(test.wants_service for test in asked)
+def _wanted(rubric: Rubric, graded_tests: Sequence[LabTest]) -> WantedFiles:
+    with_service = any(test.wants_service for test in graded_tests)
     needs_peer = rubric.raft == "own" or not with_service
     return WantedFiles(rubric.files, rubric.service_files if with_service else (), needs_peer)
 
 
-def _exam(
+def _assignment(
     rubric: Rubric, public: Sequence[LabTest], hidden: Sequence[LabTest], phrase: str, args: argparse.Namespace
-) -> Exam:
+) -> Assignment:
     fuzz_tests = load_tests(ROOT / FUZZ_TESTS)
     tests = rubric.assign(public, hidden, phrase, fuzz_tests)
     files = {test.name: test for test in (*public, *hidden, *fuzz_tests)}
     files |= {test.name: files[test.of] for test in tests if test.race}
     failures = msgspec.structs.replace(rubric.failures, pages=0) if args.no_pages else rubric.failures
-    exam = Exam(tuple(tests), files, rubric.limits, failures=failures)
-    if rubric.raft == "reference" and any(map(exam.wants_service, tests)):
+    assignment = Assignment(tuple(tests), files, rubric.limits, failures=failures)
+    if rubric.raft == "reference" and any(map(assignment.wants_service, tests)):
         raft = args.solution or _REFERENCE
-        exam = replace(exam, reference=reference_files(raft), reference_at=short_path(str(raft.resolve())))
-    return exam
+        assignment = replace(
+            assignment, reference=reference_files(raft), reference_path=short_path(str(raft.resolve()))
+        )
+    return assignment
 
 
-def _pack(args: argparse.Namespace, rubric: Rubric, public: Sequence[LabTest], hidden: Sequence[LabTest]) -> int:
-    args.gradescope.parent.mkdir(parents=True, exist_ok=True)  # or say that it cannot be, before anything takes long
+def _write_autograder(
+    args: argparse.Namespace, rubric: Rubric, public: Sequence[LabTest], hidden: Sequence[LabTest]
+) -> int:
+    args.gradescope.parent.mkdir(parents=True, exist_ok=True)  # fail early if this is impossible
     phrase = gradescope.phrase(rubric, hidden)
-    exam = _exam(rubric, public, hidden, phrase, args)
-    _prove(exam, args, Console(highlight=False), note=None)
-    gradescope.pack(args.gradescope, args.rubric, rubric, hidden, seeds_from=phrase, reference=exam.reference)
+    assignment = _assignment(rubric, public, hidden, phrase, args)
+    _validate(assignment, args, Console(highlight=False), record=None)
+    gradescope.pack(args.gradescope, args.rubric, rubric, hidden, seeds_from=phrase, reference=assignment.reference)
     print(f"Wrote {args.gradescope}. Upload it to Gradescope as the assignment's autograder.")
     return 0
 
 
-def _prove(exam: Exam, args: argparse.Namespace, console: Console, *, note: Path | None) -> None:
-    """Try the exam on a solution, unless that was done. ProofError if it cannot be passed."""
-    if args.proved:
+def _validate(assignment: Assignment, args: argparse.Namespace, console: Console, *, record: Path | None) -> None:
+    """Run the tests on a solution, unless that was done. ValidationFailed if it does not pass."""
+    if args.no_validation:
         return
     if args.solution is None and not _REFERENCE.is_file():
-        _say(console, f"  tests not validated: {PEER}/raft.py does not exist here, and --solution is not given")
+        _print(console, f"  tests not validated: {PEER}/raft.py does not exist here, and --solution is not given")
         return
-    proof = Proof(exam, args.solution or _REFERENCE, args.kv or _REFERENCE_SERVICE, note)
-    if proof.left:
-        many = f"{counted(len(proof.left), 'test')}, {counted(proof.runs_wanted, 'run')}"
-        _say(console, f"  validating the tests on {proof.solution}: {many}")
-        said_s = time.monotonic()
+    validation = Validation(assignment, args.solution or _REFERENCE, args.kv or _REFERENCE_SERVICE, record)
+    if validation.remaining:
+        many = f"{counted(len(validation.remaining), 'test')}, {counted(validation.runs_wanted, 'run')}"
+        _print(console, f"  validating the tests on {validation.solution}: {many}")
+        reported_s = time.monotonic()
 
         def lines() -> None:
-            nonlocal said_s
-            if time.monotonic() - said_s > _LINE_EVERY_S:
-                said_s = time.monotonic()
-                _say(console, f"  {proof.runs_made:,} of {proof.runs_wanted:,} runs")
+            nonlocal reported_s
+            if time.monotonic() - reported_s > _LINE_EVERY_S:
+                reported_s = time.monotonic()
+                _print(console, f"  {validation.runs_made:,} of {validation.runs_wanted:,} runs")
 
-        with _watching(lambda: _proof_picture(proof), console, otherwise=lines) as show:
-            proof.run(_jobs(args), show)
-    for remark in proof.remarks:
-        _say(console, f"  {remark}")
+        with _live(lambda: _validation_display(validation), console, otherwise=lines) as show:
+            validation.run(_jobs(args), show)
+    for remark in validation.remarks:
+        _print(console, f"  {remark}")
 
 
 def _jobs(args: argparse.Namespace) -> int:
@@ -213,11 +217,11 @@ def _hidden_files(paths: Sequence[Path]) -> list[Path]:
     found: list[Path] = []
     for path in paths:
         files = (
-            sorted(p for p in path.iterdir() if p.suffix in _TESTS_ARE_IN and not p.name.startswith(("_", "conftest")))
+            sorted(p for p in path.iterdir() if p.suffix in _TEST_SUFFIXES and not p.name.startswith(("_", "conftest")))
             if path.is_dir()
             else [path]
         )
-        # First: a file whose one test is of another kind has a test in it.
+        # First, so that a file whose only test is of another kind gets this error.
         for file in files:
             for name, why in not_lab_tests(file).items():
                 raise SelectionError(f"{file}: {name} cannot be graded: {why}")
@@ -241,45 +245,49 @@ def _make_out(out: Path) -> None:
         raise SubmissionError(f"{out}: {error.strerror}; OUT must be a writable folder") from None
 
 
-def _phrase(rubric: Rubric, hidden: Sequence[LabTest], out: Path) -> str:
-    """What the seeds are made from. One that is drawn here is kept, so that the next call has the same seeds."""
+def _seed_phrase(rubric: Rubric, hidden: Sequence[LabTest], out: Path) -> str:
+    """The text from which the seeds are derived. A random one is stored in OUT, so the next call has the same seeds."""
     phrase = rubric.seed_phrase(hidden)
     if phrase:
         return phrase
-    kept = out / _SEED_FILE
-    if not kept.exists():
-        write_whole(kept, secrets.token_hex(16))
-    return kept.read_text().strip()
+    file = out / _SEED_FILE
+    if not file.exists():
+        write_whole(file, secrets.token_hex(16))
+    return file.read_text().strip()
 
 
-def _single(loaded: LoadedSubmissions, kept: Kept) -> LoadedSubmissions:
-    """Under the name that it has in the class that is kept, if there is one."""
+def _single(loaded: LoadedSubmissions, store: ResultsStore) -> LoadedSubmissions:
+    """The single submission, under its name in the class in OUT, if it is there."""
     (one,) = loaded.submissions
-    one = replace(one, name=kept.name_of(one.file) or one.name)
-    kept.refuse_to_add(one.name)
+    one = replace(one, name=store.name_of(one.file) or one.name)
+    store.refuse_to_add(one.name)
     return replace(loaded, submissions=[one])
 
 
-def _grade(args: argparse.Namespace, rubric: Rubric, exam: Exam, loaded: LoadedSubmissions, kept: Kept) -> int:
+def _grade(
+    args: argparse.Namespace, rubric: Rubric, assignment: Assignment, loaded: LoadedSubmissions, store: ResultsStore
+) -> int:
     console = Console(highlight=False)
     class_ = loaded.submissions
     jobs = _jobs(args)
-    wanted = sum(len(test.seeds) for test in exam.tests) * len(class_)
-    progress = Progress(len(class_), wanted)
-    hidden = sum(test.hidden for test in exam.tests)
-    _say(
+    wanted = sum(len(test.seeds) for test in assignment.tests) * len(class_)
+    progress = GradeProgress(len(class_), wanted)
+    hidden = sum(test.hidden for test in assignment.tests)
+    _print(
         console,
-        f"lab grade: {counted(len(class_), 'submission')}, {len(exam.tests)} tests ({hidden} hidden), "
+        f"lab grade: {counted(len(class_), 'submission')}, {len(assignment.tests)} tests ({hidden} hidden), "
         f"at most {wanted:,} runs, {counted(jobs, 'job')}",
     )
-    if refusal():
-        _say(console, f"  No sandbox: {refusal()}")
-    if exam.not_asked:
-        _say(console, f"  not run, because [points] in the rubric omits their part: {_by_part(exam.not_asked)}")
-    for line in _notes_on_submissions(loaded, kept):
-        _say(console, line)
-    _prove(exam, args, console, note=args.out / NOTE)
-    provenance = Provenance.of(exam, rubric, kept.exam)
+    if missing_sandbox():
+        _print(console, f"  No sandbox: {missing_sandbox()}")
+    if assignment.not_graded:
+        _print(
+            console, f"  not run, because [points] in the rubric omits their part: {_by_part(assignment.not_graded)}"
+        )
+    for line in _notes_on_submissions(loaded, store):
+        _print(console, line)
+    _validate(assignment, args, console, record=args.out / FILE)
+    provenance = Provenance.of(assignment, rubric, store.key)
     provenance.write(args.out, args.typed, len(class_), loaded.ignored if loaded.is_class else None)
     written = 0
 
@@ -289,52 +297,65 @@ def _grade(args: argparse.Namespace, rubric: Rubric, exam: Exam, loaded: LoadedS
             result = progress.done[written]
             written += 1
             write_submission(result, rubric.title, args.out)
-            kept.add(result)
+            store.add(result)
             if not console.is_terminal:
-                _say(console, _line(result, written, len(class_)))
+                _print(console, _line(result, written, len(class_)))
 
     try:
         class_ = [write_submitted(submission, args.out) for submission in class_]
-        with _watching(lambda: _picture(progress), console) as show:
+        with _live(lambda: _display(progress), console) as show:
 
             def watch() -> None:
                 write_new()
                 show()
 
             runs = args.out / "runs"
-            grade(class_, exam, jobs=jobs, runs=runs, pages=partial(pages_of, args.out), progress=progress, watch=watch)
+            grade(
+                class_,
+                assignment,
+                jobs=jobs,
+                runs=runs,
+                pages=partial(pages_of, args.out),
+                progress=progress,
+                watch=watch,
+            )
             write_new()
-            # A folder is the class; what was graded before and is not in it is not in the class.
-            gone = kept.keep_only(submission.name for submission in class_) if loaded.is_class else []
-            told = {"passed_over": provenance.passed_over, "made_with": provenance.told}
-            write_class(kept.results, rubric.title, args.out, **told)
+            # The folder is the class: earlier submissions that are not in it leave the class.
+            gone = store.keep_only(submission.name for submission in class_) if loaded.is_class else []
+            write_class(
+                store.results,
+                rubric.title,
+                args.out,
+                ignored=provenance.passed_over,
+                provenance=provenance.summary,
+            )
     except KeyboardInterrupt:
-        _say(
+        _print(
             console,
             f"\ninterrupted: {len(progress.done)} of {len(class_)} graded; run the same command again to resume",
         )
         return 130
-    except BoxError as error:
-        return _cannot(str(error))
-    _say(console, _summary(kept.results, progress, args.out))
+    except RunWorkerError as error:
+        return _fail(str(error))
+    _print(console, _summary(store.results, progress, args.out))
     if gone:
-        _say(
+        _print(
             console,
-            f"  removed from the class, because no longer in the folder (pages and runs are kept): {_some(gone)}",
+            f"  removed from the class, because no longer in the folder (pages and runs are kept): {_joined(gone)}",
         )
     return 0
 
 
 def _line(result: Result, number: int, of: int) -> str:
     failed = sum(not test.passed and not test.skipped for test in result.tests if test.test.counts)
-    # What a submission says of itself shall not steer the terminal.
+    # Text of a submission must not control the terminal.
     why = f"  {printable(result.problem.partition(chr(10))[0])}" if result.problem else ""
     if not why and failed:
         why = f"  {counted(failed, 'test')} {'unverified or ' if result.unverified else ''}failed"
     return f"{number:>4}/{of}  {result.name}  {points(result.score)} of {points(result.score_max)}{why}"
 
 
-def _summary(results: Sequence[Result], progress: Progress, out: Path) -> str:
+def _summary(results: Sequence[Result], progress: GradeProgress, out: Path) -> str:
     scores = [result.score for result in results]
     score_max = max(result.score_max for result in results)
     full = sum(result.score >= result.score_max - 1e-9 for result in results)
@@ -352,7 +373,7 @@ def _summary(results: Sequence[Result], progress: Progress, out: Path) -> str:
         ("violated the sandbox protocol", [r.name for r in results if r.misbehaved]),
     ):
         if names:
-            lines.append(f"  {words}: {_some(names)}")
+            lines.append(f"  {words}: {_joined(names)}")
     lines.append(f"  overview  {out}/index.html")
     lines.append(f"  table     {out}/scores.csv")
     lines.append(f"  students  {out}/students/")
@@ -360,32 +381,34 @@ def _summary(results: Sequence[Result], progress: Progress, out: Path) -> str:
 
 
 @contextmanager
-def _watching(
-    picture: Callable[[], RenderableType], console: Console, *, otherwise: Callable[[], None] = lambda: None
+def _live(
+    display: Callable[[], RenderableType], console: Console, *, otherwise: Callable[[], None] = lambda: None
 ) -> Iterator[Callable[[], None]]:
-    """Gives what to call when something may have changed: a picture on a terminal, `otherwise` elsewhere."""
+    """Yields a function to call after changes: it updates a display on a terminal, and calls `otherwise` elsewhere."""
     if not console.is_terminal:
         yield otherwise
         return
     with Live(console=console, auto_refresh=False, transient=True) as live:
-        yield lambda: live.update(picture(), refresh=True)
+        yield lambda: live.update(display(), refresh=True)
 
 
-def _proof_picture(proof: Proof) -> RenderableType:
-    bar = ProgressBar(proof.runs_wanted, proof.runs_made, width=40)
+def _validation_display(validation: Validation) -> RenderableType:
+    bar = ProgressBar(validation.runs_wanted, validation.runs_made, width=40)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_row(f"validating on {proof.solution}", bar, f"{proof.runs_made:,} of {proof.runs_wanted:,} runs")
+    table.add_row(
+        f"validating on {validation.solution}", bar, f"{validation.runs_made:,} of {validation.runs_wanted:,} runs"
+    )
     return table
 
 
-def _picture(progress: Progress) -> RenderableType:
+def _display(progress: GradeProgress) -> RenderableType:
     runs = progress.runs_made + progress.runs_stored
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for _ in range(3):
         table.add_column(no_wrap=True)
     done = len(progress.done)
     table.add_row("submissions", ProgressBar(progress.submissions, done, width=40), f"{done} of {progress.submissions}")
-    reached = runs + progress.runs_spared
+    reached = runs + progress.runs_not_needed
     table.add_row("runs", ProgressBar(progress.runs_wanted, reached, width=40), f"{runs:,} made")
     at = [
         Text(f"  {name}: {test}", style="dim", overflow="ellipsis", no_wrap=True)
@@ -399,31 +422,31 @@ def _picture(progress: Progress) -> RenderableType:
 
 
 def _by_part(tests: Sequence[LabTest]) -> str:
-    """A test without a part may be a slip of the pen in its name, so it is named."""
+    """Lists tests without a part by name, because the name may be a typo."""
     numbers = Counter(test.part for test in tests if test.part)
-    said = [f"{counted(number, 'test')} of {part.upper()}" for part, number in numbers.items()]
-    return ", ".join(said + [f"{test.name} (no _2a ... _3b in its name)" for test in tests if not test.part])
+    counts = [f"{counted(number, 'test')} of {part.upper()}" for part, number in numbers.items()]
+    return ", ".join(counts + [f"{test.name} (no _2a ... _3b in its name)" for test in tests if not test.part])
 
 
-def _notes_on_submissions(loaded: LoadedSubmissions, kept: Kept) -> Iterator[str]:
-    """What of it is not as it was handed in, or not as it was last time."""
+def _notes_on_submissions(loaded: LoadedSubmissions, store: ResultsStore) -> Iterator[str]:
+    """Ignored entries, renamed submissions, and a submission that replaces another."""
     for why in dict.fromkeys(loaded.ignored.values()):
-        yield f"  ignored ({why}): {_some([name for name, given in loaded.ignored.items() if given == why])}"
+        yield f"  ignored ({why}): {_joined([name for name, given in loaded.ignored.items() if given == why])}"
     others = [f"{s.file} to {s.name}" for s in loaded.submissions if renamed(s.name, s.file)]
     if others:
-        yield f"  renamed: {_some(others)}"
+        yield f"  renamed: {_joined(others)}"
     if not loaded.is_class:
         (one,) = loaded.submissions
-        before = kept.file_of(one.name)
+        before = store.file_of(one.name)
         if before not in ("", one.file):
             yield f"  {one.file} replaces {before}, which was graded as {one.name}"
 
 
-def _some(names: Sequence[str]) -> str:
+def _joined(names: Sequence[str]) -> str:
     return ", ".join(names[:_NAMED_MAX]) + (f" and {len(names) - _NAMED_MAX:,} more" if len(names) > _NAMED_MAX else "")
 
 
-def _say(console: Console, text: str) -> None:
+def _print(console: Console, text: str) -> None:
     console.print(text, markup=False, soft_wrap=True)
 
 
@@ -431,6 +454,6 @@ def _reason(error: OSError) -> str:
     return f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
 
 
-def _cannot(text: str) -> int:
+def _fail(text: str) -> int:
     print(f"lab grade: {text}", file=sys.stderr)
     return 2

@@ -1,10 +1,10 @@
-"""A class, graded: submission after submission, several at a time, every peer behind walls, every run into the store.
+"""Grades a class: several submissions in parallel, each peer in a sandbox, each run in the store.
 
-Promise: a submission's result depends on nothing but its files, the tests and the rubric: not on the others, not on the
-number of jobs, not on how often the grader was killed on the way. No hidden test is run before all public runs of
-everybody are over: what a hidden test causes can be seen by the peers in it, and there is nobody left to tell.
+Promise: a submission's result depends only on its files, the tests and the rubric, not on other submissions, the number
+of jobs or interruptions. All public runs of the class end before the first hidden one starts, so a peer in a hidden
+test cannot pass on what it observes.
 
-Start at `grade()`; one submission is a `_Grading`.
+Start at `grade()`; `_Grading` grades one submission.
 """
 
 from __future__ import annotations
@@ -27,35 +27,40 @@ from raftlab.harness.outcome import FAILED, Ending, Outcome
 from raftlab.harness.records import files_of
 from raftlab.layout import PEER
 from raftlab.tools.common.interrupts import defer_interrupts, first_done
-from raftlab.tools.grade.artifacts.artifact_worker import Choice, Desk, chosen, without_files
+from raftlab.tools.grade.artifacts.artifact_worker import (
+    ArtifactWorker,
+    SelectedFailure,
+    select_failures,
+    without_files,
+)
 from raftlab.tools.grade.runs.run_digest import FUZZ_TESTS, run_digest
-from raftlab.tools.grade.runs.run_worker import Box
-from raftlab.tools.grade.runs.worker import Request, Setup
+from raftlab.tools.grade.runs.run_worker import RunWorker
+from raftlab.tools.grade.runs.worker import RunRequest, RunSetup
 from raftlab.tools.grade.submission_loader import SERVER, Submission
-from raftlab.tools.grade.values.results import Result, Shown, TestResult
+from raftlab.tools.grade.values.results import Artifacts, Result, TestResult
 from raftlab.tools.grade.values.rubric import FUZZ, Failures, Graded, Limits, RubricError
 from raftlab.tools.grade.values.store import Store
 
 
 @dataclass(frozen=True)
-class Exam:
-    """What everybody is asked."""
+class Assignment:
+    """The tests, which are the same for all submissions, and how they are run."""
 
     tests: tuple[Graded, ...]
-    files: dict[str, LabTest]  # where each test stands, by name
+    files: dict[str, LabTest]  # by name
     limits: Limits
-    reference: dict[str, bytes] = field(default_factory=dict)  # the peer that services run on; none: everybody's own
-    reference_at: str = ""  # and where that is
+    reference: dict[str, bytes] = field(default_factory=dict)  # the peer that services run on; {}: the submission's
+    reference_path: str = ""  # its path
     failures: Failures = field(default_factory=Failures)
 
     @property
-    def not_asked(self) -> list[LabTest]:
+    def not_graded(self) -> list[LabTest]:
         asked = {test.name for test in self.tests}
         return [test for name, test in self.files.items() if name not in asked]
 
     @property
     def lab_code(self) -> str:
-        """A digest of what decides about every run: what makes it, what that stands on, the limits."""
+        """A digest of everything that affects every run: the lab's code, Python, dependencies, the limits."""
         below = [platform.python_version(), *(f"{name} {version(name)}" for name in ("greenlet", "msgspec", "pytest"))]
         digest = hashlib.blake2b(" ".join(below).encode(), digest_size=16)
         digest.update(run_digest().encode())
@@ -68,7 +73,7 @@ class Exam:
 
 
 def reference_files(raft: Path) -> dict[str, bytes]:
-    """The peer that services are run on, and what lies beside it, by name."""
+    """The peer that services run on, and the files beside it, by name."""
     raft = raft / "raft.py" if raft.is_dir() else raft
     if not raft.is_file():
         raise RubricError(
@@ -79,181 +84,186 @@ def reference_files(raft: Path) -> dict[str, bytes]:
 
 
 @dataclass
-class Progress:
-    """What a progress display is made of. Written by the grading threads, read by the one that shows it."""
+class GradeProgress:
+    """The state of the progress display. Grading threads write it; the main thread reads it."""
 
     submissions: int
-    runs_wanted: int  # at most: a test that has failed is not repeated
+    runs_wanted: int  # at most: a failed test is not repeated
     done: list[Result] = field(default_factory=list)
-    at: dict[str, str] = field(default_factory=dict)  # submission -> what it is at
+    at: dict[str, str] = field(default_factory=dict)  # the current test, by submission
     runs_made: int = 0
     runs_stored: int = 0
-    runs_spared: int = 0
+    runs_not_needed: int = 0
     _counting: threading.Lock = field(default_factory=threading.Lock)
 
-    def count(self, *, made: int = 0, stored: int = 0, spared: int = 0) -> None:
+    def count(self, *, made: int = 0, stored: int = 0, not_needed: int = 0) -> None:
         with self._counting:
             self.runs_made += made
             self.runs_stored += stored
-            self.runs_spared += spared
+            self.runs_not_needed += not_needed
 
 
 def grade(
     submissions: Sequence[Submission],
-    exam: Exam,
+    assignment: Assignment,
     *,
     jobs: int,
     runs: Path,
     pages: Callable[[str], Path],
-    progress: Progress,
+    progress: GradeProgress,
     watch: Callable[[], None],
 ) -> list[Result]:
-    """The results in the order of the submissions; `watch` is called now and then, by the calling thread.
+    """The results in the order of the submissions. The calling thread calls `watch` regularly.
 
-    `pages`: by a submission's name, the folder for what is drawn of it; what is known of that is kept beside `runs`.
+    `runs`: the folder for the store of runs. `pages`: the folder for a submission's pages of failures, by its name.
     """
     stop = threading.Event()
-    gradings = [_Grading(submission, exam, runs, pages(submission.name), progress) for submission in submissions]
-    code = exam.lab_code
-    boxes = _Boxes()
+    gradings = [_Grading(submission, assignment, runs, pages(submission.name), progress) for submission in submissions]
+    code = assignment.lab_code
+    workers = _Workers()
     pool = ThreadPoolExecutor(jobs, thread_name_prefix="grade")
     try:
         for hidden in (False, True):
             with defer_interrupts():
-                waiting = {pool.submit(grading.make_runs, boxes, code, stop, hidden=hidden) for grading in gradings}
+                waiting = {pool.submit(grading.make_runs, workers, code, stop, hidden=hidden) for grading in gradings}
             while waiting:
                 ended = first_done(waiting)
                 waiting -= ended
                 for future in ended:
-                    future.result()  # a grader that is broken ends here, at once
+                    future.result()  # an error of the grader ends grading at once
                 watch()
         return [grading.result() for grading in gradings]
     finally:
         stop.set()
-        boxes.close()
+        workers.close()
         pool.shutdown(cancel_futures=True)
-        boxes.end()
+        workers.end()
 
 
 class Stopped(Exception):
     """The grading was interrupted."""
 
 
-class _Boxes:
-    """One for each thread, and a desk for each that has something to show."""
+class _Workers:
+    """A run worker for each thread, and an artifact worker for each thread that needs one."""
 
     def __init__(self) -> None:
-        self._boxes: dict[int | tuple[str, int], Box | Desk] = {}
+        self._run_workers: dict[int, RunWorker] = {}  # by thread
+        self._artifact_workers: dict[int, ArtifactWorker] = {}
 
-    def mine(self) -> Box:
-        box = self._boxes.setdefault(threading.get_ident(), Box())
-        assert isinstance(box, Box)
-        return box
+    def run_worker(self) -> RunWorker:
+        return self._run_workers.setdefault(threading.get_ident(), RunWorker())
 
-    def my_desk(self) -> Desk:
-        desk = self._boxes.setdefault(("desk", threading.get_ident()), Desk())
-        assert isinstance(desk, Desk)
-        return desk
+    def artifact_worker(self) -> ArtifactWorker:
+        return self._artifact_workers.setdefault(threading.get_ident(), ArtifactWorker())
 
     def close(self) -> None:
-        """What they are at ends now."""
-        for box in list(self._boxes.values()):
-            box.close()
+        """End their current work now."""
+        for worker in self._all():
+            worker.close()
 
     def end(self) -> None:
-        """When no thread uses them any more."""
-        for box in self._boxes.values():
-            box.end()
+        """Call this when no thread uses them any more."""
+        for worker in self._all():
+            worker.end()
+
+    def _all(self) -> list[RunWorker | ArtifactWorker]:
+        return [*list(self._run_workers.values()), *list(self._artifact_workers.values())]
 
 
 class _Grading:
-    """One submission's way through the exam."""
+    """Grades one submission."""
 
-    def __init__(self, submission: Submission, exam: Exam, runs: Path, pages: Path, progress: Progress) -> None:
+    def __init__(
+        self, submission: Submission, assignment: Assignment, runs: Path, pages: Path, progress: GradeProgress
+    ) -> None:
         self._submission = submission
-        self._exam = exam
+        self._assignment = assignment
         self._store_path = runs / f"{submission.name}.jsonl"
-        self._shown_path = runs.with_name("shown") / f"{submission.name}.jsonl"
+        self._artifacts_path = runs.with_name("shown") / f"{submission.name}.jsonl"
         self._pages = pages
         self._progress = progress
-        own = _package(submission.files)
-        self._setup = Setup(own, f"{PEER}/raft.py", exam.limits)
-        if exam.reference:
-            own = {path: content for path, content in own.items() if not path.startswith(f"{PEER}/")}
-            own |= _package(exam.reference)
-        self._service_setup = Setup(own, f"{PEER}/raft.py", exam.limits, service=True)
-        self._problems = {False: "", True: ""}  # why the peer cannot be loaded, and why the service with its peer
+        files = _files_by_path(submission.files)
+        self._setup = RunSetup(files, f"{PEER}/raft.py", assignment.limits)
+        if assignment.reference:
+            files = {path: content for path, content in files.items() if not path.startswith(f"{PEER}/")}
+            files |= _files_by_path(assignment.reference)
+        self._service_setup = RunSetup(files, f"{PEER}/raft.py", assignment.limits, service=True)
+        self._problems = {False: "", True: ""}  # why the peer (False) or the service (True) cannot be loaded
         self._results: dict[str, TestResult] = {}
         self._forced: Counter[str] = Counter()
-        self._shown: list[Shown] = []
-        self._spent_s = {False: 0.0, True: 0.0}  # the latter by runs besides the tests, which take nothing from these
+        self._artifacts: list[Artifacts] = []
+        self._spent_s = {False: 0.0, True: 0.0}  # True: by race and fuzz runs, which have a separate limit
 
-    def make_runs(self, boxes: _Boxes, lab_code: str, stop: threading.Event, *, hidden: bool) -> None:
-        """Those of the public tests, or of the hidden ones."""
-        box = boxes.mine()
+    def make_runs(self, workers: _Workers, lab_code: str, stop: threading.Event, *, hidden: bool) -> None:
+        """Make the runs of the public tests, or of the hidden ones."""
+        run_worker = workers.run_worker()
         store = None if self._submission.problem else Store(self._store_path, Outcome)
         try:
-            for test in self._exam.tests:
+            for test in self._assignment.tests:
                 if test.hidden == hidden:
-                    self._results[test.name] = self._tested(test, box, store, lab_code, stop)
+                    self._results[test.name] = self._test_result(test, run_worker, store, lab_code, stop)
         finally:
             if store is not None:
                 store.close()
         if not hidden:
-            # Now: nothing that a hidden test has caused can be seen in these.
-            self._show(boxes, lab_code, stop)
+            # Before any hidden run, so the artifacts cannot reveal one.
+            self._make_artifacts(workers, lab_code, stop)
         self._progress.at.pop(self._submission.name, None)
         if hidden:
             self._progress.done.append(self.result())
 
-    def _show(self, boxes: _Boxes, lab_code: str, stop: threading.Event) -> None:
-        """Draw and shrink what has failed. The results stay as they are, whatever becomes of it."""
-        choices = chosen(list(self._results.values()), self._exam.failures)
-        if choices:
-            store = Store(self._shown_path, Shown)
+    def _make_artifacts(self, workers: _Workers, lab_code: str, stop: threading.Event) -> None:
+        """Pages and minimized runs of failures. They do not change the results."""
+        selected = select_failures(list(self._results.values()), self._assignment.failures)
+        if selected:
+            store = Store(self._artifacts_path, Artifacts)
             try:
-                for choice in choices:
+                for failure in selected:
                     if stop.is_set():
                         raise Stopped
-                    self._shown.append(self._show_one(choice, boxes.my_desk(), store, lab_code))
+                    self._artifacts.append(self._artifacts_of(failure, workers.artifact_worker(), store, lab_code))
             finally:
                 store.close()
-        mine = {name for shown in self._shown for name in shown.files}
-        for old in self._pages.iterdir() if self._pages.is_dir() else ():
-            if old.name not in mine:
-                old.unlink()  # of what was handed in before
+        current = {name for artifacts in self._artifacts for name in artifacts.files}
+        for file in self._pages.iterdir() if self._pages.is_dir() else ():
+            if file.name not in current:
+                file.unlink()  # of an earlier submission
 
-    def _show_one(self, choice: Choice, desk: Desk, store: Store[Shown], lab_code: str) -> Shown:
-        run, failures = choice.run, self._exam.failures
+    def _artifacts_of(
+        self, failure: SelectedFailure, artifact_worker: ArtifactWorker, store: Store[Artifacts], lab_code: str
+    ) -> Artifacts:
+        run, failures = failure.run, self._assignment.failures
         self._progress.at[self._submission.name] = f"page of {run.test}"
-        request = self._request(self._exam.files[run.test], run.seed, run.replay, hidden=False)
-        shown = desk.show(choice, request, self._code(run.test, lab_code), failures, self._pages, store)
-        if sum(one.bytes for one in (*self._shown, shown)) > failures.pages_mb << 20:
-            return without_files(shown, self._pages, f"all pages together would exceed {failures.pages_mb} MB")
-        return shown
+        request = self._request(self._assignment.files[run.test], run.seed, run.replay, hidden=False)
+        key = self._run_key(run.test, lab_code)
+        artifacts = artifact_worker.make(failure, request, key, failures, self._pages, store)
+        if sum(one.bytes for one in (*self._artifacts, artifacts)) > failures.pages_mb << 20:
+            return without_files(artifacts, self._pages, f"all pages together would exceed {failures.pages_mb} MB")
+        return artifacts
 
-    def _tested(
-        self, test: Graded, box: Box, store: Store[Outcome] | None, lab_code: str, stop: threading.Event
+    def _test_result(
+        self, test: Graded, run_worker: RunWorker, store: Store[Outcome] | None, lab_code: str, stop: threading.Event
     ) -> TestResult:
-        not_run = self._why_not(test)
+        not_run = self._reason_not_run(test)
         if not_run or store is None:
-            self._progress.count(spared=len(test.seeds))
+            self._progress.count(not_needed=len(test.seeds))
             return TestResult(test, (), not_run)
-        runs = self._runs_of(test, box, store, self._code(test.name, lab_code, race=test.race), stop)
+        runs = self._runs_of(test, run_worker, store, self._run_key(test.name, lab_code, race=test.race), stop)
         self._forced[test.part] += any(run.ending is Ending.FORCED for run in runs)
         if runs and runs[-1].ending is Ending.UNLOADABLE and not test.race:
-            # Everybody reads this, and in a hidden test the text may be about that test.
-            of_service = self._exam.wants_service(test)
+            # The student reads this, and the report of a hidden test may reveal that test.
+            of_service = self._assignment.wants_service(test)
             what = "The service" if of_service else "raft.py"
             problem = f"{what} cannot be loaded in a hidden test." if test.hidden else runs[-1].report
             self._problems[of_service] = problem
         return TestResult(test, tuple(runs))
 
-    def _why_not(self, test: Graded) -> str:
-        """Why it is not worth a try, or ""."""
-        limits = self._exam.limits
-        of_service = self._exam.wants_service(test)
-        own_peer = not of_service or not self._exam.reference
+    def _reason_not_run(self, test: Graded) -> str:
+        """Why a test is not run, or ""."""
+        limits = self._assignment.limits
+        of_service = self._assignment.wants_service(test)
+        own_peer = not of_service or not self._assignment.reference
         if self._submission.problem or (own_peer and "raft.py" not in self._submission.files):
             return f"the submission has no {'raft.py' if own_peer else SERVER}."
         if of_service and SERVER not in self._submission.files:
@@ -272,22 +282,22 @@ class _Grading:
 
     def result(self) -> Result:
         submission = self._submission
-        results = [self._results[test.name] for test in self._exam.tests]
+        results = [self._results[test.name] for test in self._assignment.tests]
         if any(result.verdict == Ending.UNVERIFIED for result in results):
             results = [result.unverified_alone for result in results]
-        # Of public tests only: everybody reads this, and names of methods could carry what a hidden test says.
+        # Of public tests only: the student reads this, and names of methods could reveal a hidden test.
         public = [run for result in results if not result.test.hidden for run in result.runs]
         off = dict.fromkeys(f"{line}." for run in public for line in run.checks_off)
         if not off and any(run.checks_off for result in results for run in result.runs):
             off["In hidden tests the peer sent messages that the checks cannot read. In public tests it sent none."] = (
                 None
             )
-        if self._exam.reference and any(map(self._exam.wants_service, self._exam.tests)):
+        if self._assignment.reference and any(map(self._assignment.wants_service, self._assignment.tests)):
             off["Services ran on the course's raft.py. If you replay such a run, it uses your own."] = None
         unverified = tuple(dict.fromkeys(f"{line}." for run in public for line in run.unverified))
         if not unverified and any(run.unverified for result in results for run in result.runs):
             unverified = ("Some hidden tests depend on messages that the checks cannot read; no public test does.",)
-        problem, of_parts = self._told_problems()
+        problem, of_parts = self._load_problems()
         remarks = (*submission.remarks, *of_parts, *off)
         return Result(
             submission.name,
@@ -296,41 +306,41 @@ class _Grading:
             tuple(results),
             sum(self._spent_s.values()),
             submission.file,
-            tuple(self._shown),
+            tuple(self._artifacts),
             unverified,
         )
 
-    def _told_problems(self) -> tuple[str, list[str]]:
-        """Why nothing could be run, or "", and why some parts could not."""
+    def _load_problems(self) -> tuple[str, list[str]]:
+        """Why no test could run, or ""; and why some parts could not."""
         of_peer, of_service = self._problems.values()
-        asked = {self._exam.wants_service(test) for test in self._exam.tests}
+        kinds = {self._assignment.wants_service(test) for test in self._assignment.tests}
         if self._submission.problem:
             return self._submission.problem, []
-        if of_peer and (asked == {False} or not self._exam.reference):
+        if of_peer and (kinds == {False} or not self._assignment.reference):
             return of_peer, []
-        if of_service and asked == {True}:
+        if of_service and kinds == {True}:
             return of_service, []
-        told = {"Parts 2A to 2D": of_peer, "Parts 3A and 3B": of_service}
-        return "", [f"{parts}: {why}" for parts, why in told.items() if why]
+        problems = {"Parts 2A to 2D": of_peer, "Parts 3A and 3B": of_service}
+        return "", [f"{parts}: {why}" for parts, why in problems.items() if why]
 
-    def _code(self, test: str, lab_code: str, *, race: bool = False) -> str:
-        """A digest of all that decides about a run of it."""
-        content = self._exam.files[test].file.read_bytes()
-        decides = f"{lab_code} {self._submission.digest} {'race ' if race else ''}"
-        return hashlib.blake2b(decides.encode() + content, digest_size=16).hexdigest()
+    def _run_key(self, test: str, lab_code: str, *, race: bool = False) -> str:
+        """A digest of everything that affects the runs of a test."""
+        content = self._assignment.files[test].file.read_bytes()
+        other = f"{lab_code} {self._submission.digest} {'race ' if race else ''}"
+        return hashlib.blake2b(other.encode() + content, digest_size=16).hexdigest()
 
-    def _request(self, test: LabTest, seed: int, replay: str, *, hidden: bool, race: bool = False) -> Request:
+    def _request(self, test: LabTest, seed: int, replay: str, *, hidden: bool, race: bool = False) -> RunRequest:
         setup = self._service_setup if test.wants_service else self._setup
         setup = msgspec.structs.replace(setup, race=race)
         shown_as = f"{'hidden' if hidden else 'tests'}/{test.file.name}"
-        return Request(setup, str(test.file), shown_as, test.name, seed, replay)
+        return RunRequest(setup, str(test.file), shown_as, test.name, seed, replay)
 
     def _runs_of(
-        self, test: Graded, box: Box, store: Store[Outcome], code: str, stop: threading.Event
+        self, test: Graded, run_worker: RunWorker, store: Store[Outcome], code: str, stop: threading.Event
     ) -> list[Outcome]:
-        """Seed after seed, until all are made or too many have failed."""
+        """Seed after seed, until all runs are made or too many have failed."""
         progress = self._progress
-        lab_test = self._exam.files[test.name]
+        lab_test = self._assignment.files[test.name]
         progress.at[self._submission.name] = test.name
         runs: list[Outcome] = []
         failures = 0
@@ -342,7 +352,7 @@ class _Grading:
             if run is not None:
                 progress.count(stored=1)
             else:
-                run = box.run(self._request(lab_test, seed, replay, hidden=test.hidden, race=test.race))
+                run = run_worker.run(self._request(lab_test, seed, replay, hidden=test.hidden, race=test.race))
                 store.add(code, run)
                 progress.count(made=1)
             run.replay = replay
@@ -351,23 +361,23 @@ class _Grading:
             failures += run.failed or (test.skips_fail and run.ending is Ending.SKIPPED)
             if failures > test.failures_allowed or run.ending is Ending.UNLOADABLE:
                 break
-        progress.count(spared=len(test.seeds) - len(runs))
+        progress.count(not_needed=len(test.seeds) - len(runs))
         return runs
 
     def _replay(self, test: Graded, lab_test: LabTest, seed: int) -> str:
-        """For a public test as the student types it; for a hidden one as the grader does."""
+        """The replay command: of a public test for the student, of a hidden one for the grader."""
         if not test.hidden:
             file = FUZZ_TESTS if test.part == FUZZ else ""
             return run_line("replay", test.of, seed, {"isolated": True, "race": test.race}, file=file)
         here = self._submission.path
         raft = here / "raft.py" if here.is_dir() else here
-        if lab_test.wants_service and self._exam.reference:
-            raft = Path(self._exam.reference_at)
+        if lab_test.wants_service and self._assignment.reference:
+            raft = Path(self._assignment.reference_path)
         kv = here / SERVER if lab_test.wants_service else None
         values = {"raft": raft, "kv": kv, "isolated": True}
         return run_line("replay", test.name, seed, values, file=str(lab_test.file))
 
 
-def _package(own: dict[str, bytes]) -> dict[str, bytes]:
+def _files_by_path(files: dict[str, bytes]) -> dict[str, bytes]:
     """The submission's files by the paths that its author knows."""
-    return {name if "/" in name else f"{PEER}/{name}": content for name, content in own.items()}
+    return {name if "/" in name else f"{PEER}/{name}": content for name, content in files.items()}

@@ -1,7 +1,7 @@
-"""An autograder for Gradescope: one zip with the lab, the hidden tests, the rubric and the two scripts it asks for.
+"""Writes an autograder for Gradescope: a zip with the lab, the hidden tests, the rubric and Gradescope's two scripts.
 
-Gradescope runs setup.sh once, as root, when the image is built, and run_autograder for each submission; that reads
-/autograder/submission and must leave /autograder/results/results.json, whatever happens.
+Gradescope runs setup.sh once, as root, when it builds the image, and run_autograder for each submission. The latter
+reads /autograder/submission and must always write /autograder/results/results.json.
 
 Start at `pack()`.
 """
@@ -20,7 +20,7 @@ from raftlab.harness.lab_test import LabTest
 from raftlab.layout import ROOT
 from raftlab.tools.grade.values.rubric import Rubric
 
-# A zip has times; the same contents shall be the same file.
+# A fixed time in the zip, so that equal contents give equal files.
 _TIME = (1980, 1, 1, 0, 0, 0)
 
 _SETUP = """\
@@ -51,7 +51,7 @@ cd /autograder/source/raftlab
 out=$(mktemp -d)
 mkdir -p /autograder/results
 # Without bubblewrap, submissions run with the system call filter, as a user who cannot read hidden tests.
-if .venv/bin/lab grade /autograder/submission --single --no-sandbox --proved --no-pages \\
+if .venv/bin/lab grade /autograder/submission --single --no-sandbox --no-validation --no-pages \\
     --rubric ../rubric.toml {options}--out "$out"; then
   cp "$out"/students/*/results.json /autograder/results/results.json
 else
@@ -62,7 +62,7 @@ fi
 
 
 def phrase(rubric: Rubric, hidden: Sequence[LabTest]) -> str:
-    """What the seeds are made from there. Every submission must get the same, and no student may know them."""
+    """The text from which the seeds are derived: the same for every submission, and unknown to students."""
     return rubric.seed_phrase(hidden) or secrets.token_hex(16)
 
 
@@ -75,10 +75,10 @@ def pack(
     seeds_from: str,
     reference: Mapping[str, bytes] = MappingProxyType({}),
 ) -> None:
-    """Everything that is needed. `rubric_file` as it was read, or None for the default.
+    """Write the zip. `rubric_file`: None for the default rubric.
 
-    `seeds_from`: the phrase. The exam was tried with these seeds here, because over there is no solution.
-    `reference`: the peer that services are run on, if it is not everybody's own; nothing else of a solution is packed.
+    `seeds_from`: the phrase. The tests were validated with these seeds here, because Gradescope has no solution.
+    `reference`: the peer that services run on, if it is not the submission's; no other part of a solution is packed.
     """
     text = "" if rubric_file is None else rubric_file.read_text(encoding="utf-8-sig")
     if not rubric.seed:

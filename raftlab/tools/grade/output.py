@@ -1,9 +1,9 @@
-"""Results for others: Gradescope's results.json, JUnit XML, the pages, and for the class a table and an overview.
+"""Writes results: Gradescope's results.json, JUnit XML, the pages, and for the class a table and an overview.
 
-Promise: equal results give equal files, to the byte, but for the class overview, which tells how long it took. What the
-rubric hides from students is in none of the files under students/. A file is there whole or not at all.
+Promise: equal results give byte-identical files, except the class overview, which has times. What the rubric hides
+from students is in none of the files under students/. Files are written atomically.
 
-What was handed in is written too, for whoever replays a run: nothing there is run from, but by hand.
+The graded files are written, too, so that you can replay a run. The grader itself does not read them.
 
 Start at `write_submission()` and `write_class()`.
 """
@@ -27,30 +27,30 @@ from raftlab.tools.common.text import printable
 from raftlab.tools.grade.pages.overview import class_page
 from raftlab.tools.grade.pages.submission import submission_page
 from raftlab.tools.grade.submission_loader import Submission
-from raftlab.tools.grade.values.results import Result, Shown, TestResult, points
+from raftlab.tools.grade.values.results import Artifacts, Result, TestResult, points
 from raftlab.tools.grade.values.store import write_whole
 
 STUDENTS = "students"
 PAGES = "pages"
 FULL = "full"
 SUBMITTED = "submitted"
-_FAILURES_TOLD_MAX = 3
+_FAILURES_SHOWN_MAX = 3
 _OUTPUT_CHARS_MAX = 2_000
 
 
 def write_submitted(submission: Submission, out: Path) -> Submission:
-    """The files that are graded, where a replay can name them: they may have come in an archive, or lie deep."""
+    """Write the graded files, which may come from an archive, to a folder that replay commands can name."""
     folder = out / SUBMITTED / submission.name
     for old in folder.rglob("*"):
         if old.is_file() and old.relative_to(folder).as_posix() not in submission.files:
-            old.unlink()  # a messages.py of last time would be taken for this one's
+            old.unlink()  # a messages.py of an earlier submission would be used
     for name, content in submission.files.items():
         write_whole(folder / name, content)
     return replace(submission, path=Path(short_path(str(folder.resolve())))) if submission.files else submission
 
 
 def pages_of(out: Path, name: str) -> Path:
-    """Where that submission's failures are drawn: beside its student's page."""
+    """The folder for a submission's pages of failures: beside its student's page."""
     return out / STUDENTS / name / PAGES
 
 
@@ -68,25 +68,25 @@ def write_class(
     title: str,
     out: Path,
     *,
-    passed_over: Mapping[str, str] = MappingProxyType({}),
-    made_with: Mapping[str, str] = MappingProxyType({}),
+    ignored: Mapping[str, str] = MappingProxyType({}),
+    provenance: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """As class_page() takes them."""
+    """See class_page() for the arguments."""
     write_whole(out / "scores.csv", as_csv(results))
     page = class_page(
         results,
         title,
         page_of=lambda result: f"{FULL}/{result.name}.html",
-        passed_over=passed_over,
-        made_with=made_with,
+        ignored=ignored,
+        provenance=provenance,
     )
     write_whole(out / "index.html", page)
 
 
 def as_gradescope(result: Result) -> dict[str, Any]:
-    """Gradescope adds up the tests' scores itself, so that what it hides does not show in a sum."""
+    """Without a total: Gradescope adds up the scores itself, so that hidden tests do not show in a sum."""
     return {
-        "output": "\n".join(_opening(result)),
+        "output": "\n".join(_header_lines(result)),
         "output_format": "text",
         "stdout_visibility": "hidden",
         "tests": [
@@ -96,7 +96,7 @@ def as_gradescope(result: Result) -> dict[str, Any]:
                 "score": round(test.earned, 6),
                 "max_score": round(test.possible, 6),
                 **({"status": "passed" if test.passed else "failed"} if test.test.counts and not test.skipped else {}),
-                "output": told(test, result.shown),
+                "output": student_output(test, result.shown),
                 "output_format": "text",
                 "visibility": test.test.visibility,
                 "tags": [test.test.part],
@@ -106,7 +106,7 @@ def as_gradescope(result: Result) -> dict[str, Any]:
     }
 
 
-def _opening(result: Result) -> list[str]:
+def _header_lines(result: Result) -> list[str]:
     lines = [result.problem] if result.problem else []
     lines += [*result.unverified_because, *result.remarks]
     shown = [test for test in result.tests if test.test.visibility == "visible" and test.test.counts]
@@ -115,20 +115,20 @@ def _opening(result: Result) -> list[str]:
     return lines
 
 
-def told(test: TestResult, shown: Sequence[Shown] = ()) -> str:
-    """What a student may read of it. `shown`: of all public tests."""
+def student_output(test: TestResult, artifacts: Sequence[Artifacts] = ()) -> str:
+    """What the student sees of a test. `artifacts`: of all public tests."""
     if test.test.show != "everything":
         return test.summary
     texts = [test.summary]
     failures = test.for_students.failures
-    recipes = {one.seed: one.recipe for one in shown if one.test == test.test.name and not test.test.hidden}
-    texts += [_of_run(run, recipes.get(run.seed, ())) for run in failures[:_FAILURES_TOLD_MAX]]
-    if len(failures) > _FAILURES_TOLD_MAX:
-        texts.append(f"... and {len(failures) - _FAILURES_TOLD_MAX} more failures.")
+    recipes = {one.seed: one.recipe for one in artifacts if one.test == test.test.name and not test.test.hidden}
+    texts += [_run_text(run, recipes.get(run.seed, ())) for run in failures[:_FAILURES_SHOWN_MAX]]
+    if len(failures) > _FAILURES_SHOWN_MAX:
+        texts.append(f"... and {len(failures) - _FAILURES_SHOWN_MAX} more failures.")
     return "\n\n".join(texts)
 
 
-def _of_run(run: Outcome, recipe: Sequence[str]) -> str:
+def _run_text(run: Outcome, recipe: Sequence[str]) -> str:
     lines = [run.report, *(f"  {printable(line)}" for line in recipe)]
     if run.output:
         lines.append(f"Output:\n{printable(run.output[:_OUTPUT_CHARS_MAX])}")
@@ -136,7 +136,7 @@ def _of_run(run: Outcome, recipe: Sequence[str]) -> str:
 
 
 def as_junit(result: Result) -> bytes:
-    """Of the tests that students are shown."""
+    """The tests that students see."""
     shown = [test for test in result.tests if test.test.visibility == "visible" and test.test.counts]
     skipped = sum(bool(test.not_run) or test.skipped for test in shown)
     failed = sum(not test.passed for test in shown) - skipped
@@ -149,7 +149,7 @@ def as_junit(result: Result) -> bytes:
             ElementTree.SubElement(case, "skipped", message=printable(test.summary))
         elif not test.passed:
             failure = ElementTree.SubElement(case, "failure", message=printable(test.summary))
-            failure.text = printable(told(test, result.shown))
+            failure.text = printable(student_output(test, result.shown))
     ElementTree.indent(suite)
     return bytes(ElementTree.tostring(suite, encoding="utf-8", xml_declaration=True)) + b"\n"
 
@@ -177,6 +177,6 @@ def as_csv(results: Sequence[Result]) -> str:
 
 
 def _cell(text: str) -> str:
-    # A spreadsheet takes these for the beginning of a formula.
+    # A spreadsheet would read these as the start of a formula.
     text = printable(text)
     return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text

@@ -1,10 +1,10 @@
-"""What OUT keeps from one call to the next: the result of every submission, and how all of them came about.
+"""Keeps results in OUT between calls, and their provenance.
 
-Promise: the tables of a class are made from the results that are kept, so whoever grades one submission again keeps
-the others. Results of two exams (other tests, points, seeds, another lab) are never in one table. Nothing that
-depends on when or how often the grader was called is in a result; that is in the provenance alone.
+Promise: the tables of a class are made from the stored results, so grading one submission again keeps the others. A
+table never mixes results of different assignments (other tests, points, seeds or lab). A result does not depend on when
+or how often the grader was called; only the provenance does.
 
-Start at `Kept` and `Provenance`.
+Start at `ResultsStore` and `Provenance`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from raftlab.layout import ROOT
-from raftlab.tools.grade.grader import Exam
+from raftlab.tools.grade.grader import Assignment
 from raftlab.tools.grade.values.results import PROVENANCE, Result
 from raftlab.tools.grade.values.rubric import Limits, Rubric
 from raftlab.tools.grade.values.store import write_whole
@@ -30,12 +30,12 @@ RESULTS = "results"
 _VERSION = 1
 
 
-class KeptError(Exception):
-    """One submission cannot be added to what is kept; the text says why, and what to do."""
+class ResultsStoreError(Exception):
+    """One submission cannot be added to the stored class; the text says why, and what to do."""
 
 
-class ExamKey(msgspec.Struct, frozen=True):
-    """What decides about results, in digests."""
+class AssignmentKey(msgspec.Struct, frozen=True):
+    """Digests of everything that affects results."""
 
     rubric: str
     public: str
@@ -44,27 +44,27 @@ class ExamKey(msgspec.Struct, frozen=True):
     lab: str  # and Python
 
     @classmethod
-    def of(cls, exam: Exam, rubric: Rubric) -> ExamKey:
+    def of(cls, assignment: Assignment, rubric: Rubric) -> AssignmentKey:
         return cls(
             rubric=_digest([msgspec.json.encode(msgspec.structs.replace(rubric, title=""))]),
-            public=_digest(digest.encode() for digest in files_of(exam, hidden=False).values()),
-            hidden=_digest(digest.encode() for digest in files_of(exam, hidden=True).values()),
-            seeds=_digest([msgspec.json.encode([(test.name, test.seeds) for test in exam.tests])]),
+            public=_digest(digest.encode() for digest in files_of(assignment, hidden=False).values()),
+            hidden=_digest(digest.encode() for digest in files_of(assignment, hidden=True).values()),
+            seeds=_digest([msgspec.json.encode([(test.name, test.seeds) for test in assignment.tests])]),
             # The limits are the rubric's.
-            lab=replace(exam, limits=Limits()).lab_code,
+            lab=replace(assignment, limits=Limits()).lab_code,
         )
 
-    def differs(self, other: ExamKey) -> str:
-        """In what, in words; "" if in nothing."""
-        words = {"rubric": "the rubric", "public": "the public tests", "hidden": "the hidden tests", "lab": "the lab"}
-        found = [said for name, said in words.items() if getattr(self, name) != getattr(other, name)]
-        # Which follow from the hidden tests, so that they are worth a word only alone.
+    def differs(self, other: AssignmentKey) -> str:
+        """The differences, as text; "" if equal."""
+        labels = {"rubric": "the rubric", "public": "the public tests", "hidden": "the hidden tests", "lab": "the lab"}
+        found = [label for name, label in labels.items() if getattr(self, name) != getattr(other, name)]
+        # Seeds follow from the hidden tests, so they are named only if nothing else differs.
         return ", ".join(found) or ("the seeds" if self.seeds != other.seeds else "")
 
 
-def files_of(exam: Exam, *, hidden: bool) -> dict[str, str]:
-    """A digest of each file that has a test of the exam, by the file's name."""
-    files = dict.fromkeys(exam.files[test.name].file for test in exam.tests if test.hidden == hidden)
+def files_of(assignment: Assignment, *, hidden: bool) -> dict[str, str]:
+    """A digest of each file that has a test of the assignment, by the file's name."""
+    files = dict.fromkeys(assignment.files[test.name].file for test in assignment.tests if test.hidden == hidden)
     return {file.name: _digest([file.read_bytes()]) for file in files}
 
 
@@ -80,17 +80,17 @@ def _digest(parts: Iterable[bytes]) -> str:
 
 class _Record(msgspec.Struct):
     version: int
-    exam: ExamKey
+    exam: AssignmentKey
     result: Result
 
 
-class Kept:
-    """The results in OUT, as they were found there and as they are added."""
+class ResultsStore:
+    """The results in OUT."""
 
-    def __init__(self, out: Path, exam: ExamKey) -> None:
+    def __init__(self, out: Path, key: AssignmentKey) -> None:
         self._out = out
         self._folder = out / RESULTS
-        self.exam = exam
+        self.key = key
         self._records: dict[str, _Record | None] = {}  # by name; None: it cannot be read
         for path in sorted(self._folder.glob("*.json")):
             if not path.name.startswith("."):
@@ -98,31 +98,31 @@ class Kept:
 
     @property
     def results(self) -> list[Result]:
-        """Of this exam, in the order in which a folder has them."""
-        found = [record.result for record in self._records.values() if record is not None and record.exam == self.exam]
+        """The results of this assignment, sorted by file."""
+        found = [record.result for record in self._records.values() if record is not None and record.exam == self.key]
         return sorted(found, key=lambda result: (result.file, result.name))
 
     def name_of(self, file: str) -> str | None:
-        """Under which name a file of that name was graded."""
+        """The name under which that file was graded."""
         records = (record for record in self._records.values() if record is not None)
         return next((record.result.name for record in records if record.result.file == file), None)
 
     def file_of(self, name: str) -> str:
-        """What was graded under that name; "" if nothing was."""
+        """The file that was graded under that name, or ""."""
         record = self._records.get(name)
         return "" if record is None else record.result.file
 
     def add(self, result: Result) -> None:
-        # What a run took is in the store of runs; of a result it is no part.
+        # Times are in the store of runs; they are not part of a result.
         tests = tuple(
             replace(test, runs=tuple(msgspec.structs.replace(run, real_s=0.0, cpu_s=0.0) for run in test.runs))
             for test in result.tests
         )
-        record = self._records[result.name] = _Record(_VERSION, self.exam, replace(result, tests=tests))
+        record = self._records[result.name] = _Record(_VERSION, self.key, replace(result, tests=tests))
         write_whole(self._path(result.name), msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
 
     def keep_only(self, names: Iterable[str]) -> list[str]:
-        """The class is these. Who was in it and is not any more; their runs stay, should they come back."""
+        """Remove all other submissions from the class, and return their names. Their runs stay."""
         gone = sorted(self._records.keys() - set(names))
         for name in gone:
             del self._records[name]
@@ -130,21 +130,21 @@ class Kept:
         return gone
 
     def refuse_to_add(self, name: str) -> None:
-        """KeptError if one more, of that name, would stand beside results of another exam."""
+        """ResultsStoreError if a submission of that name cannot join results of another assignment."""
         others = {other: record for other, record in self._records.items() if other != name}
         fix = (
-            "Grade the folder of the whole class into it (what need not be run again is not), or name another --out "
-            "for this one"
+            "Grade the folder of the whole class again (finished runs are cached), or use another --out for this "
+            "submission"
         )
         if not self._records and (self._out / "scores.csv").exists():
-            raise KeptError(f"{self._out}: its table was made without results that one more could be added to. {fix}")
-        strange = [other for other, record in others.items() if record is None or record.exam != self.exam]
+            raise ResultsStoreError(f"{self._out}: has a table, but no stored results to add a submission to. {fix}")
+        strange = [other for other, record in others.items() if record is None or record.exam != self.key]
         if not strange:
             return
         first = others[strange[0]]
-        why = f"cannot be read in {RESULTS}/" if first is None else f"differs in {self.exam.differs(first.exam)}"
+        why = f"cannot be read in {RESULTS}/" if first is None else f"differs in {self.key.differs(first.exam)}"
         many = f" and {len(strange) - 1} more" if len(strange) > 1 else ""
-        raise KeptError(f"{self._out}: it has results of another exam: {strange[0]}{many} ({why}). {fix}")
+        raise ResultsStoreError(f"{self._out}: has results of another assignment: {strange[0]}{many} ({why}). {fix}")
 
     def _path(self, name: str) -> Path:
         return self._folder / f"{name}.json"
@@ -165,31 +165,31 @@ class Call(msgspec.Struct):
     date: str
     command: str
     submissions: int
-    exam: ExamKey
+    exam: AssignmentKey
 
 
 class _Before(msgspec.Struct):
-    """What is read back of a provenance."""
+    """The part of a provenance that is read back."""
 
     passed_over: dict[str, str]
     calls: list[Call]
 
 
 class Provenance(msgspec.Struct):
-    """How the results in OUT came about: enough to make them again, or to say why they would be others."""
+    """How the results in OUT were made: enough to reproduce them, or to explain differences."""
 
     version: int
     lab: str
     python: str
-    exam: ExamKey
-    rubric: Rubric  # as it was used: what the file left out is in it
+    exam: AssignmentKey
+    rubric: Rubric  # as used, with defaults
     hidden: dict[str, str]  # a digest of each file
     seeds: dict[str, tuple[int, ...]]  # of each test
-    passed_over: dict[str, str]  # of the folder that is the class
+    passed_over: dict[str, str]  # ignored entries of the folder, and why
     calls: list[Call]
 
     @classmethod
-    def of(cls, exam: Exam, rubric: Rubric, key: ExamKey) -> Provenance:
+    def of(cls, assignment: Assignment, rubric: Rubric, key: AssignmentKey) -> Provenance:
         project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
         return cls(
             version=_VERSION,
@@ -197,14 +197,14 @@ class Provenance(msgspec.Struct):
             python=platform.python_version(),
             exam=key,
             rubric=rubric,
-            hidden=files_of(exam, hidden=True),
-            seeds={test.name: test.seeds for test in exam.tests},
+            hidden=files_of(assignment, hidden=True),
+            seeds={test.name: test.seeds for test in assignment.tests},
             passed_over={},
             calls=[],
         )
 
     def write(self, out: Path, command: str, submissions: int, passed_over: dict[str, str] | None) -> None:
-        """With one call more than there were. `passed_over`: None if it was no folder; then it stays as it was."""
+        """Write the file, with this call added. `passed_over`: None leaves it unchanged (for a single submission)."""
         path = out / PROVENANCE
         with suppress(OSError, msgspec.MsgspecError):
             before = msgspec.json.decode(path.read_bytes(), type=_Before)
@@ -216,8 +216,8 @@ class Provenance(msgspec.Struct):
         write_whole(path, msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n")
 
     @property
-    def told(self) -> dict[str, str]:
-        """In short, for a page. Without dates: the page of equal results is the same tomorrow."""
+    def summary(self) -> dict[str, str]:
+        """For the overview. Without dates, so that equal results give equal pages."""
         hidden = ", ".join(f"{name} {digest}" for name, digest in self.hidden.items())
         return {
             "Lab": f"{self.lab}, digest {self.exam.lab}",

@@ -1,11 +1,11 @@
-"""Whether the exam can be passed at all: every test that will be graded, on a right raft.py, with the very seeds.
+"""Validates the tests before grading: the solution must pass each of them, with the seeds used for grading.
 
-Promise: nobody is graded with a test that the solution does not pass, by the rubric's own measure and within its
-limits. What was proved is not proved again until the lab, the solution, the test, its seeds or the limits change.
+Promise: no submission is graded on a test that the solution does not pass by the rubric's pass rate and limits. A
+validated test is not validated again until the lab, the solution, the test, its seeds or the limits change.
 
-Not promised: walls. Tests and solution are the grader's own, and run in plain worker processes.
+Not promised: a sandbox. Tests and solution are the instructor's own, and run in plain worker processes.
 
-Start at `Proof`.
+Start at `Validation`.
 """
 
 from __future__ import annotations
@@ -22,76 +22,78 @@ from raftlab.harness.outcome import Ending, Outcome
 from raftlab.harness.records import files_of, files_of_service
 from raftlab.tools.common.interrupts import first_done
 from raftlab.tools.common.text import counted
-from raftlab.tools.grade.grader import Exam
+from raftlab.tools.grade.grader import Assignment
 from raftlab.tools.grade.values.rubric import Graded
 from raftlab.tools.grade.values.store import write_whole
 from raftlab.tools.stress.pool import Batch, LocalPool
 from raftlab.tools.workers.job_bundle import Kit
 from raftlab.tools.workers.process import CannotStart
 
-NOTE = "proof.json"  # in OUT
+FILE = "validation.json"  # in OUT
 _VERSION = 1
-_TESTS_TOLD_MAX = 5
-_LINES_TOLD_MAX = 14
+_TESTS_SHOWN_MAX = 5
+_LINES_SHOWN_MAX = 14
 
 
-class ProofError(Exception):
-    """The exam is broken, or the solution; the text names tests, seeds and the fix."""
+class ValidationFailed(Exception):
+    """A test or the solution is broken; the text names tests, seeds and the fix."""
 
 
-class _Proved(msgspec.Struct, omit_defaults=True):
-    code: str  # a digest of all that decides about it
-    failed: list[int] = []  # seeds; no more than the rubric forgives
+class _Validated(msgspec.Struct, omit_defaults=True):
+    key: str  # a digest of everything that affects its runs
+    failed: list[int] = []  # seeds; no more than the pass rate allows
 
 
-class _Note(msgspec.Struct):
+class _Record(msgspec.Struct):
     version: int
-    proved: dict[str, _Proved]  # by test
+    tests: dict[str, _Validated]  # by name
 
 
-class Proof:
-    """One exam against one solution. `note` is where it is written down, if it is."""
+class Validation:
+    """One assignment against one solution. `record`: the file that records validated tests, if any."""
 
-    def __init__(self, exam: Exam, solution: Path, service: Path, note: Path | None) -> None:
-        """`service`: the server.py of the solution, which is asked for only where services are graded."""
+    def __init__(self, assignment: Assignment, solution: Path, service: Path, record: Path | None) -> None:
+        """`service`: the solution's server.py, needed only if services are graded."""
         solution = solution / "raft.py" if solution.is_dir() else solution
         if not solution.is_file():
-            raise ProofError(f"{solution}: no such file; --solution must name a raft.py that passes every test")
+            raise ValidationFailed(f"{solution}: no such file; --solution must name a raft.py that passes every test")
         self._service = None
-        if any(map(exam.wants_service, exam.tests)):
+        if any(map(assignment.wants_service, assignment.tests)):
             self._service = service / "server.py" if service.is_dir() else service
             if not self._service.is_file():
-                raise ProofError(f"{self._service}: no such file; --kv must name a server.py that passes 3A and 3B")
+                raise ValidationFailed(
+                    f"{self._service}: no such file; --kv must name a server.py that passes 3A and 3B"
+                )
         self.solution = short_path(str(solution.resolve()))
-        self._exam = exam
-        self._path = note
-        self._note = _read(note)
-        self._codes = _codes(exam, solution, self._service)
-        self.left = [test for test in exam.tests if not self._is_proved(test)]
-        self.runs_wanted = sum(len(test.seeds) for test in self.left)
+        self._assignment = assignment
+        self._path = record
+        self._record = _read(record)
+        self._keys = _keys(assignment, solution, self._service)
+        self.remaining = [test for test in assignment.tests if not self._is_validated(test)]
+        self.runs_wanted = sum(len(test.seeds) for test in self.remaining)
         self.runs_made = 0
 
     def run(self, jobs: int, watch: Callable[[], None]) -> None:
-        """Make what is left of it; `watch` is called now and then. ProofError if a test is not passed."""
-        wrong: dict[str, list[Outcome]] = {test.name: [] for test in self.left}
+        """Make the remaining runs, calling `watch` regularly. ValidationFailed if the solution fails a test."""
+        failed_runs: dict[str, list[Outcome]] = {test.name: [] for test in self.remaining}
         for race in (False, True):
-            if left := [test for test in self.left if test.race is race]:
-                self._make(left, wrong, jobs, watch, race=race)
-        broken = {test.name: wrong[test.name] for test in self.left if not self._is_proved(test)}
+            if remaining := [test for test in self.remaining if test.race is race]:
+                self._make(remaining, failed_runs, jobs, watch, race=race)
+        broken = {test.name: failed_runs[test.name] for test in self.remaining if not self._is_validated(test)}
         if broken:
-            raise ProofError(self._refusal(broken))
+            raise ValidationFailed(self._refusal(broken))
 
     def _make(
         self,
         tests_left: list[Graded],
-        wrong: dict[str, list[Outcome]],
+        failed_runs: dict[str, list[Outcome]],
         jobs: int,
         watch: Callable[[], None],
         *,
         race: bool,
     ) -> None:
-        limits = self._exam.limits
-        tests = [self._exam.files[test.name] for test in tests_left]
+        limits = self._assignment.limits
+        tests = [self._assignment.files[test.name] for test in tests_left]
         try:
             kit = Kit.of(
                 Path(self.solution),
@@ -104,63 +106,65 @@ class Proof:
             )
             pool = LocalPool(kit, min(jobs, self.runs_wanted))
         except CannotStart as error:
-            raise ProofError(f"{error}\n{_NO_SOLUTION}") from None
+            raise ValidationFailed(f"{error}\n{_USE_ANOTHER}") from None
         try:
-            # The hidden tests first: whoever has just written one waits for it.
+            # Hidden tests first: their author may be waiting.
             order = sorted(tests_left, key=lambda test: not test.hidden)
             pending = {pool.submit(Batch(test.of, [seed])): test for test in order for seed in test.seeds}
-            left = {test.name: len(test.seeds) for test in order}
+            remaining = {test.name: len(test.seeds) for test in order}
             while pending:
                 done = first_done(pending)
                 for test, outcome in [(pending.pop(future), _outcome(future)) for future in done]:
                     self.runs_made += 1
-                    left[test.name] -= 1
-                    if self._why_not(outcome):
-                        wrong[test.name].append(outcome)
-                    if len(wrong[test.name]) > test.failures_allowed:
-                        # It may be one that never ends, and this is known now.
+                    remaining[test.name] -= 1
+                    if self._reason_failed(outcome):
+                        failed_runs[test.name].append(outcome)
+                    if len(failed_runs[test.name]) > test.failures_allowed:
+                        # The test has failed; its other runs may never end.
                         rest = [future for future, other in pending.items() if other is test and future.cancel()]
                         self.runs_made += len(rest)
                         for future in rest:
                             del pending[future]
-                    elif not left[test.name]:
-                        seeds = sorted(outcome.seed for outcome in wrong[test.name])
-                        self._note.proved[test.name] = _Proved(self._codes[test.name], seeds)
+                    elif not remaining[test.name]:
+                        seeds = sorted(outcome.seed for outcome in failed_runs[test.name])
+                        self._record.tests[test.name] = _Validated(self._keys[test.name], seeds)
                 watch()
         except CannotStart as error:
-            raise ProofError(f"{error}\n{_NO_SOLUTION}") from None
+            raise ValidationFailed(f"{error}\n{_USE_ANOTHER}") from None
         finally:
             pool.shutdown()
             if self._path is not None:
-                # In one order, whichever was proved first.
-                note = msgspec.json.encode(self._note, order="deterministic")
-                write_whole(self._path, msgspec.json.format(note, indent=1) + b"\n")
+                # In a fixed order, whichever test was validated first.
+                record = msgspec.json.encode(self._record, order="deterministic")
+                write_whole(self._path, msgspec.json.format(record, indent=1) + b"\n")
 
     @property
     def remarks(self) -> list[str]:
-        """What the rubric forgives the solution too."""
+        """Failures of the solution that the pass rate allows."""
         return [
             f"{test.name} fails on {self.solution} with seed {', '.join(map(str, found))}, which its pass_rate allows"
-            for test in self._exam.tests
-            if (found := self._note.proved[test.name].failed)
+            for test in self._assignment.tests
+            if (found := self._record.tests[test.name].failed)
         ]
 
-    def _is_proved(self, test: Graded) -> bool:
-        proved = self._note.proved.get(test.name)
+    def _is_validated(self, test: Graded) -> bool:
+        validated = self._record.tests.get(test.name)
         return (
-            proved is not None and proved.code == self._codes[test.name] and len(proved.failed) <= test.failures_allowed
+            validated is not None
+            and validated.key == self._keys[test.name]
+            and len(validated.failed) <= test.failures_allowed
         )
 
-    def _why_not(self, outcome: Outcome) -> str:
-        """The beginning of what is to be said of a run that earns nothing; "" if it earns its points."""
-        limits = self._exam.limits
+    def _reason_failed(self, outcome: Outcome) -> str:
+        """Why a run of the solution does not pass, for the error message; "" if it passes."""
+        limits = self._assignment.limits
         heading = f"{outcome.test}  seed {outcome.seed}"
         if outcome.skipped:
             return f"{heading}\n  The solution skips this test, but must pass it"
-        if outcome.ending is Ending.UNVERIFIED and not all(test.unverified_share for test in self._exam.tests):
+        if outcome.ending is Ending.UNVERIFIED and not all(test.unverified_share for test in self._assignment.tests):
             return f"{heading}\n  {outcome.unverified[0]}, or let the rubric allow such messages (checks.undecodable)"
         if outcome.failed:
-            return "\n".join(outcome.report.splitlines()[:_LINES_TOLD_MAX])
+            return "\n".join(outcome.report.splitlines()[:_LINES_SHOWN_MAX])
         if outcome.cpu_s > limits.cpu_s:
             return (
                 f"{heading}\n  It took {outcome.cpu_s:.1f} s of processor time; the limit is {limits.cpu_s} s. "
@@ -169,17 +173,19 @@ class Proof:
         return ""
 
     def _refusal(self, broken: dict[str, list[Outcome]]) -> str:
-        many = f"{len(broken)} of {counted(len(self._exam.tests), 'test')} {'fails' if len(broken) == 1 else 'fail'}"
+        many = (
+            f"{len(broken)} of {counted(len(self._assignment.tests), 'test')} {'fails' if len(broken) == 1 else 'fail'}"
+        )
         lines = [f"{many} on {self.solution}. The solution must pass every test, so no submission was graded:"]
-        for outcomes in list(broken.values())[:_TESTS_TOLD_MAX]:
+        for outcomes in list(broken.values())[:_TESTS_SHOWN_MAX]:
             first = min(outcomes, key=lambda outcome: outcome.seed)
-            lines += ["", *(f"  {line}".rstrip() for line in self._why_not(first).splitlines())]
-        if len(broken) > _TESTS_TOLD_MAX:
-            lines += ["", f"  and {', '.join(list(broken)[_TESTS_TOLD_MAX:])}"]
-        return "\n".join([*lines, "", f"Fix the tests. {_NO_SOLUTION}"])
+            lines += ["", *(f"  {line}".rstrip() for line in self._reason_failed(first).splitlines())]
+        if len(broken) > _TESTS_SHOWN_MAX:
+            lines += ["", f"  and {', '.join(list(broken)[_TESTS_SHOWN_MAX:])}"]
+        return "\n".join([*lines, "", f"Fix the tests. {_USE_ANOTHER}"])
 
 
-_NO_SOLUTION = (
+_USE_ANOTHER = (
     "If the solution is incorrect, name a correct one with --solution PATH (make: SOLUTION=path), and its service with "
     "--kv PATH (make: KV=path)"
 )
@@ -190,25 +196,25 @@ def _outcome(future: Future[list[Outcome]]) -> Outcome:
     return outcome
 
 
-def _codes(exam: Exam, solution: Path, service: Path | None) -> dict[str, str]:
-    """By test, a digest of all that decides about its runs here."""
-    everything = hashlib.blake2b(exam.lab_code.encode(), digest_size=16)
+def _keys(assignment: Assignment, solution: Path, service: Path | None) -> dict[str, str]:
+    """By test, a digest of everything that affects its runs here."""
+    everything = hashlib.blake2b(assignment.lab_code.encode(), digest_size=16)
     for file in [*files_of(solution), *(files_of_service(service) if service is not None else [])]:
         content = file.read_bytes()
         everything.update(f"{file.name} {len(content)} ".encode() + content)
-    codes = {}
-    for test in exam.tests:
+    keys = {}
+    for test in assignment.tests:
         one = everything.copy()
         one.update(msgspec.json.encode(test.seeds))
-        one.update(exam.files[test.name].file.read_bytes())
-        codes[test.name] = one.hexdigest()
-    return codes
+        one.update(assignment.files[test.name].file.read_bytes())
+        keys[test.name] = one.hexdigest()
+    return keys
 
 
-def _read(note: Path | None) -> _Note:
-    """What cannot be read is as if it had not been proved."""
+def _read(file: Path | None) -> _Record:
+    """The recorded tests; none if the file cannot be read."""
     try:
-        found = None if note is None else msgspec.json.decode(note.read_bytes(), type=_Note)
+        found = None if file is None else msgspec.json.decode(file.read_bytes(), type=_Record)
     except (OSError, msgspec.MsgspecError):
         found = None
-    return _Note(_VERSION, {}) if found is None or found.version != _VERSION else found
+    return _Record(_VERSION, {}) if found is None or found.version != _VERSION else found

@@ -1,1 +1,1 @@
-"""Pages and minimized runs of failed public tests. Start at artifact_worker.py, which asks for them, and worker.py."""
+"""Pages and minimized runs of failed public tests. Start at artifact_worker.py; worker.py makes them."""

@@ -1,10 +1,10 @@
-"""What draws and shrinks a submission's failures: the host of its guests, in a process of the grader's own.
+"""A worker process that makes pages and minimized runs of a submission's failures.
 
-Promise: this process never loads a line of the submission; every run is made of guests behind their walls, as graded
-runs are. What comes out is the same every time: how far a run is shrunk depends on how many runs that takes, never on
-how long they take. One that is too slow for its limit of real time is not shrunk at all, and it says so.
+Promise: this process never loads a line of the submission; every run uses sandboxed peers, as graded runs do. The
+result is deterministic: shrinking is limited by a number of runs. If it exceeds its real-time limit, the failure is
+reported as not minimized.
 
-Start at `begin()`; who asks is artifact_worker.py.
+Start at `begin()`; artifact_worker.py sends the requests.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from raftlab.layout import PEER, SERVICE
 from raftlab.sandbox.launcher import SandboxedLauncher
 from raftlab.sandbox.processes import ForkServerLost, PeerProcess
 from raftlab.sandbox.supervisor import PeerSupervisor
-from raftlab.tools.grade.runs.worker import Request, begin_alone, make_launcher, shown_path
-from raftlab.tools.grade.values.results import Shown
+from raftlab.tools.grade.runs.worker import RunRequest, begin_alone, make_launcher, shown_path
+from raftlab.tools.grade.values.results import Artifacts
 from raftlab.tools.page.command import run_summary
 from raftlab.tools.page.data import page_data
 from raftlab.tools.page.html import render_page
@@ -41,45 +41,45 @@ from raftlab.tools.timeline.command import print_timeline
 from raftlab.tools.workers.server import serve
 from raftlab.trace.choice_file import write_choices
 
-_TRIES = 20  # of which all but the last few end early: somebody outside has killed a guest
-_OTHERS_MAX = 3  # runs that are not the graded one
+_TRIES = 20  # repeated if another process has killed a peer
+_DIFFERENT_MAX = 3  # runs that differ from the graded one
 _WIDTH = 118
 _TIMELINE_CHARS_MAX = 24_000
-_HARDLY = 0.9  # of the events are left
+_EVENTS_LEFT_MAX = 0.9  # the share of events; with more left, a failure is not minimized
 
-# Said on the student's page, after "Not shrunk: ".
+# On the student's page, after "Not minimized: ".
 TOO_LONG = "it took too long"
 NOT_THE_SAME = "it does not fail the same way each time"
-NOTHING_LEFT_OUT = "almost every event is needed"
+ALL_NEEDED = "almost every event is needed"
 
 
-class Wanted(msgspec.Struct):
-    """A failed run to show."""
+class ArtifactRequest(msgspec.Struct):
+    """A failed run, and which artifacts to make of it."""
 
-    run: Request
+    run: RunRequest
     digest: str  # of the run as it was graded
     page: bool
-    shrink_runs: int  # so many may be made to shrink it; 0: it is not shrunk
+    shrink_runs: int  # the limit for shrinking it; 0: do not shrink
     shrink_s: float
 
 
-class Drawn(msgspec.Struct):
-    shown: Shown
+class ArtifactAnswer(msgspec.Struct):
+    artifacts: Artifacts
     files: dict[str, bytes]  # by name
 
 
-class Disturbed(Exception):
-    """A guest was killed from outside: this run says nothing."""
+class PeerKilled(Exception):
+    """Another process killed a peer, so this run does not count."""
 
 
-class _Counted(SandboxedLauncher):
-    """Ends a search as Ctrl-C does, when so many runs were begun; what the search does then is let be.
+class _LimitedLauncher(SandboxedLauncher):
+    """Ends shrinking like Ctrl-C when the runs are used up.
 
-    A run with a guest that was killed comes out as Disturbed, so that chance has no say in what is left.
+    Raises PeerKilled after a run in which another process killed a peer, so that the result stays deterministic.
     """
 
     runs_left: int | None = None
-    disturbed = False
+    peer_killed = False
 
     @contextmanager
     def run(self, simulation: Simulation | None) -> Iterator[None]:
@@ -88,26 +88,26 @@ class _Counted(SandboxedLauncher):
             if self.runs_left < 0:
                 self.runs_left = None
                 raise KeyboardInterrupt
-        self.disturbed = False
+        self.peer_killed = False
         try:
             with super().run(simulation):
                 yield
         finally:
-            if self.disturbed:
-                self.disturbed = False
-                raise Disturbed
+            if self.peer_killed:
+                self.peer_killed = False
+                raise PeerKilled
 
     def start_process(self, supervisor: PeerSupervisor) -> PeerProcess:
         process = super().start_process(supervisor)
         wait_exit = process.wait_exit
 
-        def noted() -> ProcessExit | None:
+        def checked() -> ProcessExit | None:
             ended = wait_exit()
             if ended is not None and os.waitstatus_to_exitcode(ended.status) == -signal.SIGKILL:
-                self.disturbed |= ended.cpu_s < self.limits.cpu_s - 0.5  # else it was its own limit
+                self.peer_killed |= ended.cpu_s < self.limits.cpu_s - 0.5  # else it exceeded its limit
             return ended
 
-        process.wait_exit = noted  # type: ignore[method-assign]  # it is asked when a guest is gone
+        process.wait_exit = checked  # type: ignore[method-assign]  # called when a peer has exited
         return process
 
 
@@ -115,64 +115,63 @@ def begin(greeting: bytes, _: int) -> Callable[[bytes], Iterator[bytes]]:
     begin_alone()
 
     def answers_to(line: bytes) -> Iterator[bytes]:
-        yield msgspec.json.encode(_drawn(msgspec.json.decode(line, type=Wanted)))
+        yield msgspec.json.encode(_answer(msgspec.json.decode(line, type=ArtifactRequest)))
 
     return answers_to
 
 
-def _drawn(wanted: Wanted) -> Drawn:
+def _answer(wanted: ArtifactRequest) -> ArtifactAnswer:
     request = wanted.run
     (test,) = [test for test in load_tests(Path(request.file)) if test.name == request.test]
-    launcher = make_launcher(_Counted, request.setup, lambda _: None)
+    launcher = make_launcher(_LimitedLauncher, request.setup, lambda _: None)
     try:
-        others = 0
+        different = 0
         for _ in range(_TRIES):
             try:
-                drawn = _draw(wanted, test, launcher)
-            except (ForkServerLost, Disturbed):
+                answer = _try_once(wanted, test, launcher)
+            except (ForkServerLost, PeerKilled):
                 launcher.close()
                 continue
-            if drawn is not None:
-                return drawn
-            others += 1
-            if others == _OTHERS_MAX:
+            if answer is not None:
+                return answer
+            different += 1
+            if different == _DIFFERENT_MAX:
                 break
-        why = "the run differed when it was repeated" if others else "its processes were killed repeatedly"
-        return Drawn(Shown(test=request.test, seed=request.seed, no_page=why, not_shrunk=NOT_THE_SAME), {})
+        why = "the run differed when it was repeated" if different else "its processes were killed repeatedly"
+        return ArtifactAnswer(Artifacts(test=request.test, seed=request.seed, no_page=why, not_shrunk=NOT_THE_SAME), {})
     finally:
         launcher.close()
 
 
-def _draw(wanted: Wanted, test: LabTest, launcher: _Counted) -> Drawn | None:
-    """None if it is another run than the graded one."""
+def _try_once(wanted: ArtifactRequest, test: LabTest, launcher: _LimitedLauncher) -> ArtifactAnswer | None:
+    """None if the run differs from the graded one."""
     request, name = wanted.run, f"{wanted.run.test}-{wanted.run.seed}"
-    shown, files = Shown(test=request.test, seed=request.seed), dict[str, bytes]()
+    artifacts, files = Artifacts(test=request.test, seed=request.seed), dict[str, bytes]()
     shrunk = None
     if wanted.shrink_runs:
-        shrunk, shown.not_shrunk = _shrink(wanted, test, launcher)
+        shrunk, artifacts.not_shrunk = _shrink(wanted, test, launcher)
     run = shrunk.original.run if shrunk is not None else run_test(test, launcher, request.seed)
     if run.digest != wanted.digest:
         return None
     if wanted.page:
-        shown.page = f"{name}.html"
-        files[shown.page] = _page(run, test, request, request.replay)
+        artifacts.page = f"{name}.html"
+        files[artifacts.page] = _page(run, test, request, request.replay)
     if shrunk is not None:
         best = shrunk.best
-        shown.recipe = [shown_path(line, test, request) for line in reproduction_lines(shrunk, "")]
-        shown.events, shown.events_left = shrunk.original.events, best.events
-        shown.timeline = shown_path(_timeline(shrunk, test), test, request)
-        shown.choices = f"{name}.choices"
-        files[shown.choices] = _choices(shrunk, test)
+        artifacts.recipe = [shown_path(line, test, request) for line in reproduction_lines(shrunk, "")]
+        artifacts.events, artifacts.events_left = shrunk.original.events, best.events
+        artifacts.timeline = shown_path(_timeline(shrunk, test), test, request)
+        artifacts.choices = f"{name}.choices"
+        files[artifacts.choices] = _choices(shrunk, test)
         if wanted.page:
-            shown.shrunk_page = f"{name}-shrunk.html"
-            files[shown.shrunk_page] = _page(
-                best.run, test, request, command_line(f"lab replay {shown.choices}", {"isolated": True})
-            )
-    return Drawn(shown, files)
+            artifacts.shrunk_page = f"{name}-shrunk.html"
+            replay = command_line(f"lab replay {artifacts.choices}", {"isolated": True})
+            files[artifacts.shrunk_page] = _page(best.run, test, request, replay)
+    return ArtifactAnswer(artifacts, files)
 
 
-def _shrink(wanted: Wanted, test: LabTest, launcher: _Counted) -> tuple[ShrinkResult | None, str]:
-    """What is left, or why nothing is."""
+def _shrink(wanted: ArtifactRequest, test: LabTest, launcher: _LimitedLauncher) -> tuple[ShrinkResult | None, str]:
+    """The minimized run, or why there is none."""
     launcher.runs_left = wanted.shrink_runs
     try:
         files = (Path(PEER), Path(SERVICE))
@@ -183,22 +182,22 @@ def _shrink(wanted: Wanted, test: LabTest, launcher: _Counted) -> tuple[ShrinkRe
         launcher.runs_left = None
     if not shrunk.finished:
         return None, TOO_LONG
-    if shrunk.best.events > _HARDLY * shrunk.original.events:
-        return None, NOTHING_LEFT_OUT
+    if shrunk.best.events > _EVENTS_LEFT_MAX * shrunk.original.events:
+        return None, ALL_NEEDED
     return shrunk, ""
 
 
-def _page(run: Run, test: LabTest, request: Request, replay: str) -> bytes:
+def _page(run: Run, test: LabTest, request: RunRequest, replay: str) -> bytes:
     assert run.simulation is not None and run.simulation.trace is not None
-    told = run_summary(run, test.name, replay)
+    summary = run_summary(run, test.name, replay)
     for name in ("headline", "evidence", "causes"):
-        value = told.get(name, "")
-        told[name] = (
+        value = summary.get(name, "")
+        summary[name] = (
             shown_path(value, test, request)
             if isinstance(value, str)
             else [shown_path(line, test, request) for line in value]
         )
-    data = page_data(run.simulation.trace, told)
+    data = page_data(run.simulation.trace, summary)
     return render_page(data, f"{test.name} {request.seed}").encode(errors="replace")
 
 
@@ -206,14 +205,14 @@ def _timeline(shrunk: ShrinkResult, test: LabTest) -> str:
     text = io.StringIO()
     ending = f"FAILED: {shrunk.best.run.error}".partition("\n")[0]
     title = f"{test.name}, minimized"
-    plain = partial(print_timeline, width=_WIDTH, color=False, ascii_only=False, legend=False)
-    plain(shrunk.best.trace, file=text, ending=ending, title=title)
-    told = text.getvalue()
-    return told if len(told) <= _TIMELINE_CHARS_MAX else f"{told[:_TIMELINE_CHARS_MAX]}…\n"
+    show = partial(print_timeline, width=_WIDTH, color=False, ascii_only=False, legend=False)
+    show(shrunk.best.trace, file=text, ending=ending, title=title)
+    timeline = text.getvalue()
+    return timeline if len(timeline) <= _TIMELINE_CHARS_MAX else f"{timeline[:_TIMELINE_CHARS_MAX]}…\n"
 
 
 def _choices(shrunk: ShrinkResult, test: LabTest) -> bytes:
-    """As the student replays it, with the student's own files."""
+    """A choice file with which the student replays the run on their own files."""
     with tempfile.TemporaryDirectory(prefix="lab-grade-") as folder:
         path = Path(folder) / "choices"
         kv = str(DEFAULT_KV) if test.wants_service else ""

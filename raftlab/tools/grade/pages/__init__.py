@@ -1,1 +1,1 @@
-"""What graders and students read in a browser. Start at overview.py (the class) and submission.py (one of it)."""
+"""HTML pages for graders and students. Start at overview.py (the class) and submission.py (one submission)."""

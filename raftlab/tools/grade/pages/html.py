@@ -1,8 +1,8 @@
-"""HTML that nothing in a submission can break out of: markup is a type of its own, and any other text is escaped.
+"""HTML that is safe against text from submissions: markup has the type `Html`, and all other text is escaped.
 
-Promise: `el()` escapes every child and attribute that is not `Html` already, so forgetting it is not possible; what is
-escaped has also lost what could reorder or hide text around it. A page needs no file and no network, and its browser is
-told to load nothing. The same arguments give the same bytes.
+Promise: `el()` escapes every child and attribute that is not `Html`, so escaping cannot be forgotten. Escaped text
+cannot reorder or hide text around it. A page needs no other file and no network, and its policy forbids loading any.
+The same arguments give the same bytes.
 
 Start at `el()` and `page()`.
 """
@@ -21,16 +21,16 @@ from raftlab.tools.grade.pages.style import CSS
 from raftlab.tools.grade.values.rubric import FUZZ, OTHER, RACE
 
 _ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
-# Controls, and what has no width or turns the direction of what follows: unseen, it could make a text read differently.
+# Control characters, and those without width or that change text direction: invisible, they could change a text.
 _UNSEEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b\u200e\u200f\u2028-\u202e"
     "\u2060-\u206f\u3164\ufeff\uffa0\ufff0-\ufffb\ufffe\uffff\U000e0000-\U000e00ff]"
 )
 _SURROGATE = re.compile("[\ud800-\udfff]")
-# More accents on one letter than any language has: they would grow over the lines above and below.
+# More accents on one letter than any language uses would cover the lines above and below.
 _ACCENT = "[\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20f0\ufe20-\ufe2f]"
 _PILE = re.compile(f"({_ACCENT}{{4}}){_ACCENT}+")
-_INDENT_MAX = 12  # more would leave a telephone no room
+_INDENT_MAX = 12  # more leaves no room on a phone
 _INLINE = frozenset(("a", "b", "bdi", "code", "i", "pre", "small", "span", "td", "th"))
 
 
@@ -41,7 +41,7 @@ class Html(str):
 
 
 def visible(text: str) -> str:
-    """The text with everything unseen in it shown by a sign or a number. Colours of a terminal are dropped."""
+    """The text, with invisible characters replaced by a sign or a number, and without terminal colors."""
     text = _ANSI.sub("", text.replace("\r\n", "\n"))
     text = _SURROGATE.sub("\ufffd", _UNSEEN.sub(_sign, text))
     return _PILE.sub(r"\1", text)
@@ -50,7 +50,7 @@ def visible(text: str) -> str:
 def _sign(found: re.Match[str]) -> str:
     code = ord(found.group())
     if code < 0x20:
-        return chr(0x2400 + code)  # the pictures of the controls, in their order
+        return chr(0x2400 + code)  # Unicode's pictures of control characters are in the same order
     return "␡" if code == 0x7F else f"[U+{code:04X}]"
 
 
@@ -80,12 +80,12 @@ def part_name(part: str) -> str:
 
 
 def code(name: str) -> Html:
-    """A name out of a program, which may be broken after its underscores."""
+    """A name from a program, which may wrap after its underscores."""
     return el("code", Html("_<wbr>".join(safe(part) for part in name.split("_"))))
 
 
 def lines(text: str) -> Html:
-    """Preformatted text; a line that does not fit goes on right of where it began, so that beginnings are seen."""
+    """Preformatted text. Lines that are too long wrap with an indent, so that line starts stay visible."""
     rows = []
     for line in visible(text.rstrip()).split("\n"):
         indent = min(len(line) - len(line.lstrip(" ")), _INDENT_MAX)
@@ -94,24 +94,24 @@ def lines(text: str) -> Html:
 
 
 def bar(share: float, *, bad: bool = False) -> Html:
-    """For the eye only: the number stands beside it."""
+    """A decorative bar, beside its number."""
     width = el("span", style=f"width:{100 * min(max(share, 0.0), 1.0):.1f}%")
     return el("span", width, class_="bar bad" if bad else "bar", aria_hidden="true")
 
 
 def table(head: Iterable[str], rows: Iterable[str], **attributes: str) -> Html:
-    """`head`: the cells of the first row. Where it is wider than the screen, it alone scrolls."""
+    """`head`: the cells of the first row. A table wider than the screen scrolls by itself."""
     whole = el("table", el("thead", el("tr", *head)), el("tbody", *rows), **attributes)
     return el("div", whole, class_="scroll")
 
 
 def heads(*names: str) -> list[Html]:
-    """A name that begins with # is that of a column of numbers."""
+    """A name that begins with # is for a column of numbers."""
     return [el("th", name.removeprefix("#"), scope="col", class_="number" * name.startswith("#")) for name in names]
 
 
 def local_link(path: str) -> str:
-    """A relative path of files as a link, which leads nowhere else whatever its name."""
+    """A relative path as a link, which stays relative whatever the file's name."""
     try:
         raw = os.fsencode(path)
     except UnicodeEncodeError:
@@ -120,7 +120,7 @@ def local_link(path: str) -> str:
 
 
 def page(title: str, body: Iterable[str], script: str = "") -> str:
-    """The whole document. Its policy forbids to load or run anything but what stands here."""
+    """The whole document. Its policy forbids loading or running anything else."""
     policy = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
     running = Html("")
     if script:

@@ -1,7 +1,7 @@
-"""The grader's overview of a graded class: figures, scores, a table to sort, what fails most, time.
+"""The overview of a graded class: figures, scores, a sortable table, the most frequent failures, times.
 
-Promise: equal results give equal bytes, but for processor time, which only this page tells. Whatever comes from a
-submission is escaped (html.py). It tells everything, so it is not for students.
+Promise: equal results give equal bytes, except times, which only this page has. All text from submissions is escaped
+(html.py). The page hides nothing, so it is not for students.
 
 Start at `class_page()`.
 """
@@ -28,7 +28,7 @@ from raftlab.tools.grade.values.results import (
 _NAME_CHARS_MAX = 80
 _CAUSE_CHARS_MAX = 600
 _SLOWEST_SHOWN = 5
-_REMARKS, _SKIPPED = "remarks", "skipped tests"  # the flags that are no accusation
+_REMARKS, _SKIPPED = "remarks", "skipped tests"  # flags that are not defects
 
 
 def class_page(
@@ -36,13 +36,13 @@ def class_page(
     title: str,
     *,
     page_of: Callable[[Result], str],
-    passed_over: Mapping[str, str] = MappingProxyType({}),
-    made_with: Mapping[str, str] = MappingProxyType({}),
+    ignored: Mapping[str, str] = MappingProxyType({}),
+    provenance: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
-    """The grader's overview. `page_of` gives the path of a submission's full page, relative to this one, or "".
+    """`page_of` gives the path of a submission's full page, relative to this one, or "".
 
-    `passed_over`: what else lay in the folder, and why it is no submission. `made_with`: the lab, the rubric and so on;
-    the file with all of that lies beside the page.
+    `ignored`: other entries of the folder, and why they are not submissions. `provenance`: a summary of the file
+    provenance.json beside the page.
     """
 
     def linked(result: Result) -> Html:
@@ -64,10 +64,10 @@ def class_page(
         ]
     else:
         body.append(el("section", el("p", "There are no submissions.")))
-    if passed_over:
-        body.append(el("section", el("h2", "Ignored"), _passed_over(passed_over)))
-    if made_with:
-        body.append(el("section", el("h2", "Provenance"), _made_with(made_with)))
+    if ignored:
+        body.append(el("section", el("h2", "Ignored"), _ignored(ignored)))
+    if provenance:
+        body.append(el("section", el("h2", "Provenance"), _provenance(provenance)))
     return page(title, body, SORT_JS)
 
 
@@ -91,19 +91,21 @@ def _endings(result: Result) -> set[Ending]:
 
 def _figures(results: Sequence[Result]) -> Html:
     scores = [result.score for result in results]
-    told = {
+    figures = {
         "Submissions": str(len(results)),
         "Mean score": points(mean(scores)) if scores else "–",
         "Median score": points(median(scores)) if scores else "–",
         "Full marks": str(sum(map(_full_marks, results))),
         "Could not run": str(sum(map(_could_not_run, results))),
     }
-    return el("dl", *(el("div", el("dt", what), el("dd", figure)) for what, figure in told.items()), class_="figures")
+    return el(
+        "dl", *(el("div", el("dt", what), el("dd", figure)) for what, figure in figures.items()), class_="figures"
+    )
 
 
 def _histogram(results: Sequence[Result]) -> Html:
-    """Ten steps by the share of the points, and those that have all of them apart."""
-    # The small term is for sums that should be 0.3 of the points and come out just below.
+    """Ten steps by the share of points, and a separate one for full marks."""
+    # The small term corrects sums that should be 0.3 of the points and are just below.
     steps = Counter(min(9, int(10 * _share(result) + 1e-9)) for result in results if not _full_marks(result))
     counts = [steps[step] for step in range(10)] + [sum(map(_full_marks, results))]
     labels = [(f"{10 * step}", f"–{10 * step + 9}") for step in range(10)] + [("all", "")]
@@ -179,7 +181,7 @@ def _number(value: float, shown: str) -> Html:
 
 
 def _most_common(counter: Counter[str]) -> list[tuple[str, int]]:
-    """Equal ones by name: the order in which they were met says nothing."""
+    """Ties are sorted by name, to be independent of the order of submissions."""
     return sorted(counter.items(), key=lambda item: (-item[1], item[0]))
 
 
@@ -222,13 +224,13 @@ def _tests_failing(results: Sequence[Result], shown: int = 15) -> Html:
 
 def _rules_broken(results: Sequence[Result]) -> Html:
     broken = Counter(rule for result in results for rule in result.rules_broken)
-    said: dict[str, Counter[str]] = {rule: Counter() for rule in broken}
+    causes: dict[str, Counter[str]] = {rule: Counter() for rule in broken}
     for result in results:
         for run in (run for test in result.tests for run in test.failures if run.rule and run.cause):
-            said[run.rule][run.cause] += 1
+            causes[run.rule][run.cause] += 1
     rows = []
     for rule, count in _most_common(broken):
-        often = _most_common(said[rule])
+        often = _most_common(causes[rule])
         words = clipped(often[0][0], _CAUSE_CHARS_MAX) if often and often[0][0] != rule else ""
         name = join([code(clipped(rule, 60)), el("div", words, class_="faint small cause") if words else ""])
         rows.append(_bar_row(name, count, len(results)))
@@ -237,12 +239,12 @@ def _rules_broken(results: Sequence[Result]) -> Html:
     return table(heads("Rule", "#Broken by", ""), rows, class_="bars")
 
 
-def _passed_over(names: Mapping[str, str]) -> Html:
+def _ignored(names: Mapping[str, str]) -> Html:
     under = el("p", "These entries of the folder are not submissions.", class_="faint small")
     return join([under, _facts(heads("Name", "Why"), names)])
 
 
-def _made_with(facts: Mapping[str, str]) -> Html:
+def _provenance(facts: Mapping[str, str]) -> Html:
     link = el("a", PROVENANCE, href=local_link(PROVENANCE))
     return join(
         [_facts([], facts), el("p", link, " has the rubric, all seeds and the commands.", class_="small under")]

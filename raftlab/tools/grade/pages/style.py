@@ -1,6 +1,6 @@
-"""How the pages of `lab grade` look, and the few lines of script that sort a table: page.css and sort.js, beside this.
+"""The style of the pages of `lab grade`, and the script that sorts a table: page.css and sort.js, beside this file.
 
-Light and dark, paper and telephone. One accent colour; failures have a sign and a word besides theirs.
+For light and dark screens, paper and phones. Failures are marked by a sign and a word, not only by color.
 """
 
 from importlib.resources import files
@@ -8,5 +8,5 @@ from importlib.resources import files
 _HERE = files("raftlab.tools.grade.pages")
 
 CSS = _HERE.joinpath("page.css").read_text(encoding="utf-8")
-# Without it the headers are plain words. A page opened with #sort=score is sorted by that column at once.
+# Without it the headers are plain text. A page opened with #sort=score is sorted by that column.
 SORT_JS = _HERE.joinpath("sort.js").read_text(encoding="utf-8")

@@ -1,10 +1,10 @@
-"""The page of one submission, as its student or as the grader sees it. The overview of a class is in overview.py.
+"""The page of one submission, for its student or for the grader. The overview of a class is in overview.py.
 
-Promise: equal results give equal bytes, and no real time is told. Whatever comes from a submission is escaped
-(html.py). What is said of tests is made from `_Told` alone, which holds nothing that is not to be told, so that no
-seed, rule or word of a hidden run can get to the student by mistake.
+Promise: equal results give equal bytes, without times. All text from submissions is escaped (html.py). Everything about
+tests comes from `_VisibleTest`, which holds only what the reader may see, so no seed, rule or text of a hidden run can
+reach the student by mistake.
 
-Not promised: that `problem` and `remarks` of a result are fit for the student. They are told as they are.
+Not promised: that `problem` and `remarks` of a result are fit for the student. The page shows them as they are.
 
 Start at `submission_page()`.
 """
@@ -33,8 +33,8 @@ from raftlab.tools.grade.pages.html import (
 )
 from raftlab.tools.grade.pages.overview import class_page
 from raftlab.tools.grade.values.results import (
+    Artifacts,
     Result,
-    Shown,
     TestResult,
     points,
 )
@@ -42,35 +42,35 @@ from raftlab.tools.grade.values.rubric import FUZZ, RACE
 
 __all__ = ["class_page", "submission_page"]
 
-_CAUSE_CHARS_MAX = 600  # far above what we write ourselves: the fix stands at the end
-_TIMELINE_LINES_OPEN = 40  # a longer one is opened by whoever wants it
-_KINDS = {
+_CAUSE_CHARS_MAX = 600  # far above the length of our own texts, which end with the fix
+_TIMELINE_LINES_OPEN = 40  # a longer one is collapsed
+_ENDINGS = {
     FAILED: "Failed",
     Ending.UNLOADABLE: "Could not be loaded",
     Ending.FORCED: "Exceeded a limit and was killed",
     Ending.DIED: "The process died",
     Ending.MISBEHAVED: "Violated the sandbox protocol",
 }
-_BESIDES = {
+_INTRO = {
     RACE: "In these runs threads are preempted at any line, and data races are reported. make race does the same on "
     "your machine.",
     FUZZ: "The steps of these runs are random, and the same for every submission. make fuzz tries others on your "
     "machine.",
 }
 _COSTS_NOTHING = " Failures here cost no points."
-_SHOWN = {
+_VISIBILITY = {
     "hidden": "never shown",
     "after_due_date": "shown after the due date",
     "after_published": "shown when grades are published",
 }
 
 
-# ---- what may be told ----------------------------------------------------------------------------------------
+# ---- what the reader may see ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class _Told:
-    """One test as the reader of a page may know it. Without `runs` it only passed or did not."""
+class _VisibleTest:
+    """What the reader may see of one test. Without `runs`: only whether it passed."""
 
     name: str
     part: str
@@ -82,9 +82,9 @@ class _Told:
     runs: tuple[Outcome, ...] = ()
     tags: tuple[str, ...] = ()
     anchor: str = ""
-    shown: tuple[Shown, ...] = ()  # what was drawn and shrunk of its runs
-    pages: str = ""  # the folder where that is
-    counts: bool = True  # and is not only told
+    artifacts: tuple[Artifacts, ...] = ()  # artifacts of its runs
+    pages: str = ""  # their folder
+    counts: bool = True  # False: failures are shown but cost no points
     skipped: bool = False
 
     @property
@@ -95,20 +95,20 @@ class _Told:
     def why_skipped(self) -> str:
         return next((run.cause for run in self.runs if run.ending is Ending.SKIPPED), "")
 
-    def shown_of(self, run: Outcome) -> Shown | None:
-        return next((shown for shown in self.shown if shown.seed == run.seed), None)
+    def artifacts_of(self, run: Outcome) -> Artifacts | None:
+        return next((one for one in self.artifacts if one.seed == run.seed), None)
 
-    def link(self, file: str, *said: str) -> Html:
-        return el("a", *said, href=local_link(f"{self.pages}/{file}"))
+    def link(self, file: str, text: str) -> Html:
+        return el("a", text, href=local_link(f"{self.pages}/{file}"))
 
 
-def _told(test: TestResult, *, full: bool) -> _Told | None:
-    """None: the reader must not know that there is such a test."""
+def _visible_test(test: TestResult, *, full: bool) -> _VisibleTest | None:
+    """None: the reader must not know that this test exists."""
     graded = test.test
     if not full and graded.visibility != "visible":
         return None
     nameless = graded.hidden and not full and graded.show == "nothing"
-    bare = _Told(
+    bare = _VisibleTest(
         name=graded.shown_name if nameless else graded.name,
         part=graded.part,
         passed=test.passed,
@@ -123,7 +123,7 @@ def _told(test: TestResult, *, full: bool) -> _Told | None:
         return bare
     tags = bare.tags
     if full and graded.visibility != "visible":
-        tags += (_SHOWN[graded.visibility],)
+        tags += (_VISIBILITY[graded.visibility],)
     verdict = "not run" if test.not_run and not test.passed else bare.verdict
     runs = test.runs if full else test.for_students.runs
     return replace(bare, verdict=verdict, summary=test.summary, runs=runs, tags=tags)
@@ -133,22 +133,22 @@ def _told(test: TestResult, *, full: bool) -> _Told | None:
 
 
 def submission_page(result: Result, title: str, *, full: bool, pages: str = "") -> str:
-    """`full`: the grader's, with everything. Otherwise the student's, with what the rubric lets them know.
+    """`full`: the grader's page, with everything. Otherwise the student's, with what the rubric allows.
 
-    `pages`: the folder of the files that `result.shown` names, as seen from this page.
+    `pages`: the folder of the files that `result.shown` names, relative to this page.
     """
-    may_be_told = [told for test in result.tests if (told := _told(test, full=full)) is not None]
-    tests = [replace(told, anchor=f"t{number}", pages=pages) for number, told in enumerate(may_be_told, 1)]
-    # Only of tests whose runs may be told.
-    of = {told.name: tuple(shown for shown in result.shown if shown.test == told.name) for told in tests if told.runs}
-    tests = [replace(told, shown=of.get(told.name, ())) for told in tests]
+    visible = [one for test in result.tests if (one := _visible_test(test, full=full)) is not None]
+    tests = [replace(test, anchor=f"t{number}", pages=pages) for number, test in enumerate(visible, 1)]
+    # Only of tests whose runs the reader may see.
+    artifacts = {test.name: tuple(one for one in result.shown if one.test == test.name) for test in tests if test.runs}
+    tests = [replace(test, artifacts=artifacts.get(test.name, ())) for test in tests]
     parts = sorted({test.part for test in tests})
     name = el("h1", el("bdi", clipped(result.name, 200) or "(no name)"))
     file = result.file if full and result.file != result.name else ""
     handed_in = el("p", "Submitted as ", el("bdi", clipped(file, 200)), class_="faint small under") if file else ""
     body = [
         el("header", el("p", title, class_="over"), name, handed_in),
-        _handed_in(result),
+        _notes(result),
         _score(tests, parts),
     ]
     seen = [test for test in result.tests if test.test.visibility == "visible"]
@@ -164,7 +164,7 @@ def submission_page(result: Result, title: str, *, full: bool, pages: str = "") 
     return page(f"{result.name}: {title}", body)
 
 
-def _handed_in(result: Result) -> Html:
+def _notes(result: Result) -> Html:
     boxes = []
     if result.problem:
         boxes.append(_box("This submission could not be run", el("p", result.problem), bad=True))
@@ -180,7 +180,7 @@ def _box(heading: str, content: Html, *, bad: bool = False) -> Html:
     return el("div", el("h2", heading), content, class_="box bad" if bad else "box")
 
 
-def _score(tests: Sequence[_Told], parts: Sequence[str]) -> Html:
+def _score(tests: Sequence[_VisibleTest], parts: Sequence[str]) -> Html:
     tests = [test for test in tests if test.counts]
     earned, possible = sum(test.earned for test in tests), sum(test.possible for test in tests)
     passed, skipped = sum(test.passed for test in tests), sum(test.skipped for test in tests)
@@ -201,26 +201,26 @@ def _score(tests: Sequence[_Told], parts: Sequence[str]) -> Html:
     return el("div", el("div", figure, of), el("table", el("tbody", *rows), class_="parts"), class_="score")
 
 
-def _name(test: _Told) -> Html:
+def _name(test: _VisibleTest) -> Html:
     return code(test.name) if test.name.isidentifier() else safe(test.name)
 
 
 def _headline(run: Outcome) -> str:
-    return clipped(run.headline or run.cause or _KINDS.get(run.kind, run.kind), _CAUSE_CHARS_MAX)
+    return clipped(run.headline or run.cause or _ENDINGS.get(run.kind, run.kind), _CAUSE_CHARS_MAX)
 
 
-def _causes(tests: Sequence[_Told]) -> Html:
-    """One mistake often fails many tests: each once, with the tests that show it below it."""
-    found: dict[tuple[str, ...], dict[str, _Told]] = {}
+def _causes(tests: Sequence[_VisibleTest]) -> Html:
+    """Each cause once, with the tests that it fails."""
+    found: dict[tuple[str, ...], dict[str, _VisibleTest]] = {}
     example: dict[tuple[str, ...], Outcome] = {}
     shrunk: dict[tuple[str, ...], Html] = {}
     for test in tests:
         for run in [] if test.passed else test.failures:
             example.setdefault(run.cause_key, run)
             found.setdefault(run.cause_key, {})[test.anchor] = test
-            drawn = test.shown_of(run)
-            if drawn is not None and (drawn.recipe or drawn.not_shrunk):
-                shrunk.setdefault(run.cause_key, _shrunk(test, drawn))
+            artifacts = test.artifacts_of(run)
+            if artifacts is not None and (artifacts.recipe or artifacts.not_shrunk):
+                shrunk.setdefault(run.cause_key, _minimized(test, artifacts))
     if not found:
         return Html("")
     rows = []
@@ -237,31 +237,30 @@ def _causes(tests: Sequence[_Told]) -> Html:
     return el("section", el("h2", "What went wrong"), shown)
 
 
-def _shrunk(test: _Told, shown: Shown) -> Html:
-    """The same failure with as little as possible left."""
-    if not shown.recipe:
-        return el("p", f"Not minimized: {clipped(shown.not_shrunk, 300)}.", class_="faint small")
-    left = (
-        f"Minimized from {test.name} with seed {shown.seed}: {shown.events_left:,} of {shown.events:,} events are left."
-    )
-    ways = [test.link(shown.shrunk_page, "Step through it")] if shown.shrunk_page else []
-    if shown.choices:
-        replay = el("code", command_line(f"lab replay {shown.choices}", {"isolated": True}))
-        ways.append(join([test.link(shown.choices, "replay it from this file"), " (", replay, ")"]))
+def _minimized(test: _VisibleTest, artifacts: Artifacts) -> Html:
+    """The minimized failure, or why there is none."""
+    if not artifacts.recipe:
+        return el("p", f"Not minimized: {clipped(artifacts.not_shrunk, 300)}.", class_="faint small")
+    left = f"{artifacts.events_left:,} of {artifacts.events:,} events are left."
+    origin = f"Minimized from {test.name} with seed {artifacts.seed}: {left}"
+    ways = [test.link(artifacts.shrunk_page, "Step through it")] if artifacts.shrunk_page else []
+    if artifacts.choices:
+        replay = el("code", command_line(f"lab replay {artifacts.choices}", {"isolated": True}))
+        ways.append(join([test.link(artifacts.choices, "replay it from this file"), " (", replay, ")"]))
     links = join(" or " if n % 2 else ways[n // 2] for n in range(2 * len(ways) - 1))
-    told = shown.timeline.rstrip()
-    timeline = el("pre", told, class_="wide", tabindex="0")
-    at_once = "open" if told.count("\n") < _TIMELINE_LINES_OPEN else ""
+    text = artifacts.timeline.rstrip()
+    timeline = el("pre", text, class_="wide", tabindex="0")
+    at_once = "open" if text.count("\n") < _TIMELINE_LINES_OPEN else ""
     return el(
         "div",
-        lines("\n".join(shown.recipe)),
-        el("p", left, " ", links, "." if ways else "", class_="small"),
+        lines("\n".join(artifacts.recipe)),
+        el("p", origin, " ", links, "." if ways else "", class_="small"),
         el("details", el("summary", "Timeline", class_="small"), timeline, open=at_once),
         class_="shrunk",
     )
 
 
-def _part(tests: Sequence[_Told], part: str, explained: set[tuple[str, ...]], *, full: bool) -> Html:
+def _part(tests: Sequence[_VisibleTest], part: str, explained: set[tuple[str, ...]], *, full: bool) -> Html:
     earned, possible = sum(test.earned for test in tests), sum(test.possible for test in tests)
     rows = []
     articles = []
@@ -276,13 +275,13 @@ def _part(tests: Sequence[_Told], part: str, explained: set[tuple[str, ...]], *,
         articles.append(article)
     worth = f": {points(earned)} of {points(possible)} points" if any(test.counts for test in tests) else ""
     heading = el("h2", f"{part_name(part)}{worth}")
-    what = el("p", f"{_BESIDES[part]}{'' if worth else _COSTS_NOTHING}", class_="small") if part in _BESIDES else ""
+    what = el("p", f"{_INTRO[part]}{'' if worth else _COSTS_NOTHING}", class_="small") if part in _INTRO else ""
     shown = table(heads("Test", "Verdict", "#Points"), rows, class_="tests")
-    return el("section", heading, what, shown, _skipped(tests), *articles, _every_run(tests) if full else "")
+    return el("section", heading, what, shown, _skipped(tests), *articles, _all_runs(tests) if full else "")
 
 
-def _skipped(tests: Sequence[_Told]) -> Html:
-    """Apart from the failures: they cost nothing."""
+def _skipped(tests: Sequence[_VisibleTest]) -> Html:
+    """Skipped tests, apart from failures, because they cost no points."""
     rows = [
         el("li", _name(test), f": {clipped(test.why_skipped, _CAUSE_CHARS_MAX)}")
         for test in tests
@@ -291,7 +290,7 @@ def _skipped(tests: Sequence[_Told]) -> Html:
     return join([el("p", "Skipped; these tests do not count:", class_="small"), el("ul", *rows)]) if rows else Html("")
 
 
-def _verdict(test: _Told) -> Html:
+def _verdict(test: _VisibleTest) -> Html:
     if test.passed:
         return el("span", f"✓ {test.verdict}")
     if test.skipped:
@@ -299,22 +298,22 @@ def _verdict(test: _Told) -> Html:
     return el("span", f"– {test.verdict}" if test.verdict == "not run" else f"✗ {test.verdict}", class_="bad-word")
 
 
-def _failures(test: _Told, explained: set[tuple[str, ...]]) -> Html:
-    """Each once, with the runs that show it. Empty if there is none, or it may not be told."""
+def _failures(test: _VisibleTest, explained: set[tuple[str, ...]]) -> Html:
+    """Each cause once, with its runs. Empty if there is none, or the reader may not see it."""
     groups: dict[tuple[str, ...], list[Outcome]] = {}
     for run in test.failures:
         groups.setdefault(run.cause_key, []).append(run)
     if not groups:
         return Html("")
     content = []
-    # One explanation stands open; a mistake that was explained in an earlier test needs none.
+    # The first cause that no earlier test explains is open.
     first = None if test.passed else next((key for key in groups if key not in explained), None)
     for key, runs in groups.items():
         many = "" if len(test.runs) == 1 else f" · {_times(len(runs))}"
         known = " · explained above" if key in explained else ""
         rule = join([" ", code(runs[0].rule)]) if runs[0].rule else Html("")
         summary = el("summary", _headline(runs[0]), el("span", rule, many, known, class_="faint small"))
-        others = (_another(test, run) for run in runs[1:])
+        others = (_same_failure(test, run) for run in runs[1:])
         content.append(el("details", summary, _run(test, runs[0]), *others, open="open" if key == first else ""))
     if first is not None:
         explained.add(first)
@@ -327,23 +326,23 @@ def _times(count: int) -> str:
     return "in one run" if count == 1 else f"in {count} runs"
 
 
-def _another(test: _Told, run: Outcome) -> Html:
+def _same_failure(test: _VisibleTest, run: Outcome) -> Html:
     return el("details", el("summary", f"Same failure with seed {run.seed}", class_="small"), _run(test, run))
 
 
-def _run(test: _Told, run: Outcome) -> Html:
-    told = _without_frame(run)
+def _run(test: _VisibleTest, run: Outcome) -> Html:
+    report = _without_frame(run)
     content = []
-    shown = test.shown_of(run)
-    if shown is not None and shown.page:
-        content.append(el("p", test.link(shown.page, "Step through this run, event by event"), class_="small"))
-    elif shown is not None and shown.no_page:
-        content.append(el("p", f"No page of this run: {clipped(shown.no_page, 300)}.", class_="faint small"))
+    artifacts = test.artifacts_of(run)
+    if artifacts is not None and artifacts.page:
+        content.append(el("p", test.link(artifacts.page, "Step through this run, event by event"), class_="small"))
+    elif artifacts is not None and artifacts.no_page:
+        content.append(el("p", f"No page of this run: {clipped(artifacts.no_page, 300)}.", class_="faint small"))
     if run.kind != FAILED and run.cause:
-        content.append(el("p", f"{_KINDS.get(run.kind, run.kind)}.", class_="small"))
-    if told:
-        content.append(lines(told))
-    if run.where and run.where not in told:
+        content.append(el("p", f"{_ENDINGS.get(run.kind, run.kind)}.", class_="small"))
+    if report:
+        content.append(lines(report))
+    if run.where and run.where not in report:
         content.append(el("p", "At ", el("code", clipped(run.where, 300)), class_="small"))
     if run.replay:
         content += [el("p", "Replay this run", class_="label"), el("code", run.replay, class_="copy", tabindex="0")]
@@ -357,16 +356,16 @@ def _run(test: _Told, run: Outcome) -> Html:
 
 
 def _without_frame(run: Outcome) -> str:
-    """The report without its first line (test and seed) and its last (the command), which stand elsewhere."""
-    told = run.report.rstrip().split("\n")
-    if run.replay and told[-1].split() == ["replay", *run.replay.split()]:
-        del told[-1]
-    if told and told[0] == f"{run.test}  seed {run.seed}":
-        told = [line.removeprefix("  ") for line in told[1:]]
-    return "\n".join(told).strip("\n")
+    """The report without its first line (test and seed) and its last (the command), which are shown elsewhere."""
+    report = run.report.rstrip().split("\n")
+    if run.replay and report[-1].split() == ["replay", *run.replay.split()]:
+        del report[-1]
+    if report and report[0] == f"{run.test}  seed {run.seed}":
+        report = [line.removeprefix("  ") for line in report[1:]]
+    return "\n".join(report).strip("\n")
 
 
-def _every_run(tests: Sequence[_Told]) -> Html:
+def _all_runs(tests: Sequence[_VisibleTest]) -> Html:
     rows = []
     for test in tests:
         for run in test.runs:

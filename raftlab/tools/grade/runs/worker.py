@@ -45,7 +45,7 @@ BROKE_THE_TESTER = "The tester itself has failed in this run; look at it before 
 Launcher = TypeVar("Launcher", bound=SandboxedLauncher)
 
 
-class Setup(msgspec.Struct):
+class RunSetup(msgspec.Struct):
     """Whose runs."""
 
     files: dict[str, bytes]  # the submission's own, by the path that its author knows
@@ -55,10 +55,10 @@ class Setup(msgspec.Struct):
     race: bool = False  # whether any line may lose its turn
 
 
-class Request(msgspec.Struct):
+class RunRequest(msgspec.Struct):
     """A run to make."""
 
-    setup: Setup
+    setup: RunSetup
     file: str  # of the test
     shown_as: str  # what reports call that file
     test: str
@@ -66,7 +66,7 @@ class Request(msgspec.Struct):
     replay: str
 
 
-class Answer(msgspec.Struct):
+class RunAnswer(msgspec.Struct):
     run: Outcome | None = None
     trouble: str = ""  # why no run can be made here at all
 
@@ -99,27 +99,27 @@ def begin_alone() -> None:
 
 def begin(greeting: bytes, _: int) -> Callable[[bytes], Iterator[bytes]]:
     begin_alone()
-    judge = _Judge()
+    judge = _RunMaker()
 
     def answers_to(line: bytes) -> Iterator[bytes]:
         try:
-            yield encode(Answer(judge.run(msgspec.json.decode(line, type=Request))))
+            yield encode(RunAnswer(judge.run(msgspec.json.decode(line, type=RunRequest))))
         except ForkServerLost as lost:
-            yield encode(Answer(trouble=str(lost)))
+            yield encode(RunAnswer(trouble=str(lost)))
 
     return answers_to
 
 
-class _Judge:
+class _RunMaker:
     """Makes runs, of one submission after another."""
 
     def __init__(self) -> None:
-        self._setup: Setup | None = None
+        self._setup: RunSetup | None = None
         self._launcher: SandboxedLauncher | None = None
         self._output = Output(0)
         self._tests: dict[str, dict[str, LabTest]] = {}
 
-    def run(self, request: Request) -> Outcome:
+    def run(self, request: RunRequest) -> Outcome:
         launcher = self._launcher_of(request.setup)
         if request.file not in self._tests:
             self._tests[request.file] = {test.name: test for test in load_tests(Path(request.file))}
@@ -136,7 +136,7 @@ class _Judge:
         outcome.output = self._output.take()
         return outcome
 
-    def _launcher_of(self, setup: Setup) -> SandboxedLauncher:
+    def _launcher_of(self, setup: RunSetup) -> SandboxedLauncher:
         if self._launcher is None or setup != self._setup:
             if self._launcher is not None:
                 self._launcher.close()
@@ -146,7 +146,7 @@ class _Judge:
         return self._launcher
 
 
-def make_launcher(kind: type[Launcher], setup: Setup, show: Callable[[str], Any]) -> Launcher:
+def make_launcher(kind: type[Launcher], setup: RunSetup, show: Callable[[str], Any]) -> Launcher:
     limits = launcher.SandboxLimits(
         cpu_s=setup.limits.cpu_s, memory_mb=setup.limits.memory_mb, real_s=setup.limits.real_s, slice_s=_turn_s(setup)
     )
@@ -155,7 +155,7 @@ def make_launcher(kind: type[Launcher], setup: Setup, show: Callable[[str], Any]
     return kind(setup.files, setup.raft, service_paths, limits=limits, print_text=show, race=setup.race)
 
 
-def _launcher(setup: Setup, output: Output) -> SandboxedLauncher:
+def _launcher(setup: RunSetup, output: Output) -> SandboxedLauncher:
     launcher = make_launcher(SandboxedLauncher, setup, output.add)
     for _ in range(_TRIES):
         try:
@@ -170,12 +170,12 @@ def _launcher(setup: Setup, output: Output) -> SandboxedLauncher:
     return launcher
 
 
-def _turn_s(setup: Setup) -> float:
+def _turn_s(setup: RunSetup) -> float:
     """As long as a guest may compute in all: a machine may be busy, so not a second less."""
     return float(setup.limits.real_s)
 
 
-def _undisturbed(launcher: SandboxedLauncher, test: LabTest, request: Request) -> Outcome:
+def _undisturbed(launcher: SandboxedLauncher, test: LabTest, request: RunRequest) -> Outcome:
     """What is disturbed from outside says nothing about the submission."""
     for attempt in range(1, _TRIES + 1):
         try:
@@ -193,16 +193,16 @@ def _undisturbed(launcher: SandboxedLauncher, test: LabTest, request: Request) -
     raise RuntimeError(f"{test.name} was disturbed {_TRIES} times: somebody outside ends the processes of guests")
 
 
-def shown_path(text: str, test: LabTest, request: Request) -> str:
+def shown_path(text: str, test: LabTest, request: RunRequest) -> str:
     """With the test's file as the reader knows it."""
     return text.replace(str(test.file), request.shown_as).encode(errors="replace").decode()
 
 
-def broken_tester(request: Request, report: str) -> Outcome:
+def broken_tester(request: RunRequest, report: str) -> Outcome:
     return Outcome(test=request.test, seed=request.seed, ending=Ending.DIED, text=BROKE_THE_TESTER, report=report)
 
 
-def _outcome(launcher: SandboxedLauncher, test: LabTest, request: Request, run: Run) -> Outcome:
+def _outcome(launcher: SandboxedLauncher, test: LabTest, request: RunRequest, run: Run) -> Outcome:
     outcome = run.outcome((Path(PEER), Path(SERVICE)), test.file, replay=request.replay)
     outcome.real_s, outcome.virtual_s = round(run.real_s, 3), round(run.virtual_s, 6)
     outcome.dropped = launcher.dropped_chars

@@ -27,7 +27,7 @@ def without_replay(run: Outcome) -> Outcome:
     return replaced(run, replay="", report="\n".join(lines).rstrip())
 
 
-class Shown(msgspec.Struct, omit_defaults=True, kw_only=True):
+class Artifacts(msgspec.Struct, omit_defaults=True, kw_only=True):
     """A failed run of a public test, drawn and shrunk. Files are beside the student's page, by name."""
 
     test: str
@@ -135,7 +135,7 @@ class Result:
     tests: tuple[TestResult, ...]
     real_s: float = field(compare=False, default=0.0)
     file: str = ""  # what was handed in, by its own name
-    shown: tuple[Shown, ...] = ()  # of failures of public tests
+    shown: tuple[Artifacts, ...] = ()  # of failures of public tests
     unverified_because: tuple[str, ...] = ()  # what could not be verified, why, and what to change
 
     @property

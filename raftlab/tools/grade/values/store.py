@@ -15,9 +15,9 @@ from typing import Generic, TypeVar
 import msgspec
 
 from raftlab.harness.outcome import Outcome
-from raftlab.tools.grade.values.results import Shown
+from raftlab.tools.grade.values.results import Artifacts
 
-Kind = TypeVar("Kind", bound=Outcome | Shown)
+Kind = TypeVar("Kind", bound=Outcome | Artifacts)
 
 
 class _Line(msgspec.Struct, Generic[Kind]):

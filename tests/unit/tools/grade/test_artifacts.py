@@ -17,11 +17,11 @@ import pytest
 from raftlab.harness.outcome import Ending, Outcome
 from raftlab.tools.cli import main as lab
 from raftlab.tools.grade.artifacts import worker
-from raftlab.tools.grade.artifacts.artifact_worker import Desk, chosen
-from raftlab.tools.grade.artifacts.worker import NOT_THE_SAME, NOTHING_LEFT_OUT, TOO_LONG, Wanted
+from raftlab.tools.grade.artifacts.artifact_worker import ArtifactWorker, select_failures
+from raftlab.tools.grade.artifacts.worker import ALL_NEEDED, NOT_THE_SAME, TOO_LONG, ArtifactRequest
 from raftlab.tools.grade.pages.submission import submission_page
-from raftlab.tools.grade.runs.worker import Request, Setup
-from raftlab.tools.grade.values.results import Shown, TestResult
+from raftlab.tools.grade.runs.worker import RunRequest, RunSetup
+from raftlab.tools.grade.values.results import Artifacts, TestResult
 from raftlab.tools.grade.values.rubric import Failures, Limits, Rubric, RubricError
 from raftlab.tools.grade.values.store import Store
 from raftlab.tools.selection import select
@@ -67,7 +67,7 @@ def course(folder: Path, out: str) -> list[str]:
     (folder / "class" / "eve.py").write_text(wrong_source())
     (folder / "hidden.py").write_text(HIDDEN)
     (folder / "rubric.toml").write_text(RUBRIC)
-    where = ["--hidden", str(folder / "hidden.py"), "--rubric", str(folder / "rubric.toml"), "--proved"]
+    where = ["--hidden", str(folder / "hidden.py"), "--rubric", str(folder / "rubric.toml"), "--no-validation"]
     return ["grade", str(folder / "class"), *where, "--out", str(folder / out), "--jobs", "1"]
 
 
@@ -154,22 +154,22 @@ def test_each_mistake_is_shown_once_by_its_shortest_run_then_every_test() -> Non
     ]
 
     def told(**how: int) -> list[tuple[str, int, bool, bool]]:
-        return [(c.run.test, c.run.seed, c.page, c.shrink) for c in chosen(results, Failures(**how))]
+        return [(c.run.test, c.run.seed, c.page, c.shrink) for c in select_failures(results, Failures(**how))]
 
     assert told() == [("test_c_2a", 4, True, True), ("test_b_2a", 3, True, True), ("test_a_2a", 1, True, False)]
     assert told(pages=1, shrink=2) == [("test_c_2a", 4, True, True), ("test_b_2a", 3, False, True)]
     assert told(pages=0, shrink=0) == []
 
 
-def drawn(source: str, test: str, *, digest: str | None = None, runs: int = 60, limit_s: float = 600) -> Shown:
+def drawn(source: str, test: str, *, digest: str | None = None, runs: int = 60, limit_s: float = 600) -> Artifacts:
     (found,) = select([test])
-    setup = Setup({"raft/raft.py": source.encode()}, "raft/raft.py", Limits())
-    request = Request(setup, str(found.file), "tests/test.py", test, 7, "make replay")
+    setup = RunSetup({"raft/raft.py": source.encode()}, "raft/raft.py", Limits())
+    request = RunRequest(setup, str(found.file), "tests/test.py", test, 7, "make replay")
     if digest is None:
-        program = worker.make_launcher(worker._Counted, setup, lambda _: None)
+        program = worker.make_launcher(worker._LimitedLauncher, setup, lambda _: None)
         digest = worker.run_test(found, program, 7).digest
         program.close()
-    return worker._drawn(Wanted(request, digest, True, runs, limit_s)).shown
+    return worker._answer(ArtifactRequest(request, digest, True, runs, limit_s)).artifacts
 
 
 def test_a_run_that_is_too_slow_to_shrink_or_that_is_another_each_time_says_so() -> None:
@@ -181,9 +181,9 @@ def test_a_run_that_is_too_slow_to_shrink_or_that_is_another_each_time_says_so()
 
 
 def test_where_hardly_anything_can_be_left_out_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "_HARDLY", 0.0)
+    monkeypatch.setattr(worker, "_EVENTS_LEFT_MAX", 0.0)
     shown = drawn(wrong_source(), TEST, runs=15)
-    assert (shown.not_shrunk, shown.recipe, shown.page) == (NOTHING_LEFT_OUT, [], f"{TEST}-7.html")
+    assert (shown.not_shrunk, shown.recipe, shown.page) == (ALL_NEEDED, [], f"{TEST}-7.html")
 
 
 @pytest.mark.skipif(not SOAK, reason="takes long; make soak has it")
@@ -200,11 +200,11 @@ def test_a_worker_that_is_lost_costs_the_picture_and_nothing_else(
     monkeypatch.setattr(
         "raftlab.tools.grade.artifacts.artifact_worker._WORKER", "os.path"
     )  # a module that serves nobody
-    desk, store = Desk(), Store(tmp_path / "eve.jsonl", Shown)
+    desk, store = ArtifactWorker(), Store(tmp_path / "eve.jsonl", Artifacts)
     run = failing(TEST, 7)
-    request = Request(Setup({}, "raft/raft.py", Limits()), "", "", TEST, 7, "")
-    (choice,) = chosen([TestResult(graded(TEST, seeds=(7,)), (run,))], Failures())
-    shown = desk.show(choice, request, "code", Failures(), tmp_path, store)
+    request = RunRequest(RunSetup({}, "raft/raft.py", Limits()), "", "", TEST, 7, "")
+    (choice,) = select_failures([TestResult(graded(TEST, seeds=(7,)), (run,))], Failures())
+    shown = desk.make(choice, request, "code", Failures(), tmp_path, store)
     assert shown.no_page == shown.not_shrunk == "the process that makes it does not start"
     desk.end()
     store.close()
@@ -216,7 +216,7 @@ def test_what_is_shown_is_text_whatever_stands_in_it() -> None:
     files = {"page": f"{HOSTILE}.html"[:200], "shrunk_page": "a b.html", "choices": "c.choices"}
     seed = result.runs[0].seed
     for given in (words | files, words | {"recipe": []}):
-        shown = Shown(test="test_a_2a", seed=seed, **given)
+        shown = Artifacts(test="test_a_2a", seed=seed, **given)
         page = submission_page(
             type(submission())("eve", "", (), (result,), shown=(shown,)), "Raft", full=False, pages="pages"
         )

@@ -207,7 +207,7 @@ def a_class(folder: Path) -> Path:
 
 def arguments(folder: Path, out: str, *more: str) -> list[str]:
     where = [str(folder / "class"), "--hidden", str(folder / "hidden"), "--rubric", str(folder / "rubric.toml")]
-    return ["grade", *where, "--proved", "--out", str(folder / out), *more]
+    return ["grade", *where, "--no-validation", "--out", str(folder / out), *more]
 
 
 def everything_in(out: Path) -> dict[str, bytes]:
@@ -483,15 +483,15 @@ def test_checks_that_a_submission_keeps_from_looking_are_remarked_on(tmp_path: P
 
 
 def graded_on_one_test(folder: Path, *, hidden: bool = False) -> Result:
-    from raftlab.tools.grade.grader import Exam, Progress, grade
+    from raftlab.tools.grade.grader import Assignment, GradeProgress, grade
 
     test = load_tests(Path("tests/test_2a.py"))[0]
     tests = [msgspec.structs.replace(graded, hidden=hidden) for graded in Rubric(runs=1).assign([test], [], "p")]
-    exam = Exam(tuple(tests), {test.name: test}, Rubric().limits)
+    exam = Assignment(tuple(tests), {test.name: test}, Rubric().limits)
     found = load_submissions(folder / "class", FILES).submissions
     runs = folder / f"runs {hidden}"
     where = {"runs": runs, "pages": lambda _: folder / "pages"}
-    (result,) = grade(found, exam, jobs=1, **where, progress=Progress(1, 1), watch=lambda: None)
+    (result,) = grade(found, exam, jobs=1, **where, progress=GradeProgress(1, 1), watch=lambda: None)
     return result
 
 
@@ -562,8 +562,8 @@ def test_make_grade_takes_paths_with_spaces(tmp_path: Path) -> None:
 
 
 def test_without_hidden_tests_or_a_word_the_seeds_are_drawn_once_and_kept(tmp_path: Path) -> None:
-    first = grade_command._phrase(Rubric(), [], tmp_path)
-    assert first == grade_command._phrase(Rubric(), [], tmp_path)
-    assert first != grade_command._phrase(Rubric(), [], tmp_path / "other")
+    first = grade_command._seed_phrase(Rubric(), [], tmp_path)
+    assert first == grade_command._seed_phrase(Rubric(), [], tmp_path)
+    assert first != grade_command._seed_phrase(Rubric(), [], tmp_path / "other")
     assert len(first) == 32
     assert os.listdir(tmp_path / "other") == ["seed"]  # noqa: PTH208  # names alone

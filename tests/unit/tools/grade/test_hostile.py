@@ -19,11 +19,11 @@ import pytest
 from raftlab.harness.outcome import Ending, Outcome
 from raftlab.sandbox import confinement
 from raftlab.tools.cli import main as lab
-from raftlab.tools.grade.grader import Exam, Progress, grade
+from raftlab.tools.grade.grader import Assignment, GradeProgress, grade
 from raftlab.tools.grade.output import pages_of, write_class, write_submission
 from raftlab.tools.grade.runs import run_worker
-from raftlab.tools.grade.runs.run_worker import refusal
-from raftlab.tools.grade.runs.worker import Request, Setup
+from raftlab.tools.grade.runs.run_worker import missing_sandbox
+from raftlab.tools.grade.runs.worker import RunRequest, RunSetup
 from raftlab.tools.grade.submission_loader import WantedFiles, load_submissions
 from raftlab.tools.grade.values.results import Result, without_replay
 from raftlab.tools.grade.values.rubric import Failures, Limits, Rubric
@@ -59,7 +59,7 @@ PEERS = [
 ]
 
 pytestmark = [
-    pytest.mark.skipif(bool(refusal()), reason=refusal()),
+    pytest.mark.skipif(bool(missing_sandbox()), reason=missing_sandbox()),
     pytest.mark.timeout(600),  # for the one that grades the class, on a busy machine
 ]
 
@@ -98,10 +98,10 @@ class Graded:
         tests = tuple(rubric.assign(public, secret, "phrase"))
         # Most of them fail all the time, and how that is shown is tried in test_showing.py.
         failures = Failures(pages=3 if SOAK else 0, shrink=0)
-        exam = Exam(tests, {test.name: test for test in (*public, *secret)}, limits, failures=failures)
+        exam = Assignment(tests, {test.name: test for test in (*public, *secret)}, limits, failures=failures)
         self.submissions = load_submissions(class_, WantedFiles(rubric.files)).submissions
         self.at: list[dict[str, str]] = []  # what was under way, now and then
-        progress = Progress(len(self.submissions), 0)
+        progress = GradeProgress(len(self.submissions), 0)
         self.out = folder / "out"
         results = grade(
             self.submissions,
@@ -117,7 +117,7 @@ class Graded:
         write_class(results, "Raft", self.out)
         (only,) = load_submissions(alone, WantedFiles(rubric.files)).submissions
         where = {"runs": alone / "runs", "pages": lambda _: alone / "pages"}
-        (self.alone,) = grade([only], exam, jobs=1, **where, progress=Progress(1, 0), watch=lambda: None)
+        (self.alone,) = grade([only], exam, jobs=1, **where, progress=GradeProgress(1, 0), watch=lambda: None)
         self.results = {result.name: result for result in results}
 
     def told(self, name: str) -> str:
@@ -360,9 +360,9 @@ def test_a_worker_that_is_killed_while_it_starts_is_started_again(monkeypatch: p
         return launch
 
     monkeypatch.setattr(run_worker, "python_worker", killed_at_first)
-    setup = Setup({"raft/raft.py": REFERENCE.encode()}, "raft/raft.py", Limits())
-    worker = run_worker.Box()
-    request = Request(
+    setup = RunSetup({"raft/raft.py": REFERENCE.encode()}, "raft/raft.py", Limits())
+    worker = run_worker.RunWorker()
+    request = RunRequest(
         setup, str(Path("tests/test_2a.py").resolve()), "tests/test_2a.py", "test_initial_election_2a", 1, ""
     )
     assert worker.run(request).passed

@@ -241,7 +241,7 @@ def test_the_grader_s_command_can_be_copied_and_is_not_told_twice():
 def test_the_grader_reads_what_was_handed_in_and_what_was_passed_over():
     test = graded("test_a_2a")
     plain, other = (dataclasses.replace(submission(name, good(test)), file="ann.zip") for name in ("ann", "ann_2"))
-    told = {"passed_over": {"<b>.txt": "no archive"}, "made_with": {"Lab": "<i>raftlab"}}
+    told = {"ignored": {"<b>.txt": "no archive"}, "provenance": {"Lab": "<i>raftlab"}}
     page = class_page([plain, other], "Raft", page_of=lambda result: "", **told)
     Reader(page)
     assert page.count("submitted as ") == 1  # an ending is nothing to speak of

@@ -109,8 +109,8 @@ def test_results_of_another_exam_are_in_no_table_with_these(
     before = {path: path.read_bytes() for path in course.out.rglob("*") if path.is_file()}
     assert course.grade(course.class_ / "ann.py") == 2
     assert capsys.readouterr().err == (
-        f"lab grade: {course.out}: it has results of another exam: bob and 1 more (differs in {changed}). Grade the "
-        "folder of the whole class into it (what need not be run again is not), or name another --out for this one\n"
+        f"lab grade: {course.out}: has results of another assignment: bob and 1 more (differs in {changed}). Grade the "
+        "folder of the whole class again (finished runs are cached), or use another --out for this submission\n"
     )
     assert {path: path.read_bytes() for path in course.out.rglob("*") if path.is_file()} == before
     assert course.grade() == 0
@@ -134,7 +134,7 @@ def test_a_result_that_cannot_be_read_is_said_and_made_anew(
         content = kept.read_text().replace('"version": 1', '"version": 2')
     kept.write_text(content)
     assert course.grade(course.class_ / "ann.py") == 2
-    assert "it has results of another exam: bob (cannot be read in results/). Grade" in capsys.readouterr().err
+    assert "has results of another assignment: bob (cannot be read in results/). Grade" in capsys.readouterr().err
     assert course.grade() == 0
     assert course.grade(course.class_ / "ann.py") == 0
 
@@ -143,7 +143,7 @@ def test_a_table_without_kept_results_is_not_overwritten(course: Course, capsys:
     course.out.mkdir()
     (course.out / "scores.csv").write_text("submission,score\nzoe,100\n")
     assert course.grade(course.class_ / "ann.py") == 2
-    assert "out: its table was made without results that one more could be added to. Grade" in capsys.readouterr().err
+    assert "out: has a table, but no stored results to add a submission to. Grade" in capsys.readouterr().err
     assert course.scores == {"zoe": "100"}
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from raftlab.tools.grade import gradescope
-from raftlab.tools.grade.grader import Exam, Progress, grade, reference_files
+from raftlab.tools.grade.grader import Assignment, GradeProgress, grade, reference_files
 from raftlab.tools.grade.output import pages_of, write_submission, write_submitted
-from raftlab.tools.grade.runs.run_worker import refusal
+from raftlab.tools.grade.runs.run_worker import missing_sandbox
 from raftlab.tools.grade.submission_loader import SERVER, Submission, WantedFiles, load_submissions
 from raftlab.tools.grade.values.results import Result
 from raftlab.tools.grade.values.rubric import Failures, Rubric, RubricError
@@ -116,13 +116,15 @@ def graded(folder: Path, submissions: dict[str, Path], *, raft: str = "own") -> 
     secret = load_tests(hidden)
     tests = tuple(rubric.assign(public, secret, "phrase"))
     reference = reference_files(RAFT) if raft == "reference" else {}
-    exam = Exam(tests, {t.name: t for t in (*public, *secret)}, rubric.limits, reference, str(RAFT), Failures(shrink=0))
+    exam = Assignment(
+        tests, {t.name: t for t in (*public, *secret)}, rubric.limits, reference, str(RAFT), Failures(shrink=0)
+    )
     wanted = ON_REFERENCE if reference else WITH_SERVICE
     class_ = []
     for name, path in submissions.items():
         (one,) = load_submissions(path, wanted, single=True).submissions
         class_.append(write_submitted(Submission(name, path, one.files, one.problem, one.remarks), folder / "out"))
-    progress = Progress(len(class_), 0)
+    progress = GradeProgress(len(class_), 0)
     where = {"runs": folder / "runs", "pages": partial(pages_of, folder / "out")}
     results = grade(class_, exam, jobs=1, **where, progress=progress, watch=lambda: None)
     for result in results:
@@ -130,7 +132,7 @@ def graded(folder: Path, submissions: dict[str, Path], *, raft: str = "own") -> 
     return {result.name: result for result in results}
 
 
-@pytest.mark.skipif(bool(refusal()), reason=refusal())
+@pytest.mark.skipif(bool(missing_sandbox()), reason=missing_sandbox())
 def test_a_service_earns_its_part_and_costs_no_other(tmp_path: Path) -> None:
     raft = RAFT.read_text(encoding="utf-8")
     messages = (ROOT / "raft" / "messages.py").read_text(encoding="utf-8")
@@ -153,7 +155,7 @@ def test_a_service_earns_its_part_and_costs_no_other(tmp_path: Path) -> None:
     assert run.replay.endswith(f" --raft {submitted}/raft.py --kv {submitted}/kv/server.py --isolated")
 
 
-@pytest.mark.skipif(bool(refusal()), reason=refusal())
+@pytest.mark.skipif(bool(missing_sandbox()), reason=missing_sandbox())
 def test_on_the_course_s_raft_a_wrong_raft_costs_a_service_nothing(tmp_path: Path) -> None:
     wrong = hand_in(tmp_path / "wrong", raft__raft="raise ValueError")
     results = graded(tmp_path, {"alone": hand_in(tmp_path / "alone"), "wrong": wrong}, raft="reference")

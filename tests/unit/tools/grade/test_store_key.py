@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from raftlab import layout
-from raftlab.tools.grade.grader import Exam
+from raftlab.tools.grade.grader import Assignment
 from raftlab.tools.grade.runs.run_digest import FUZZ_TESTS, graded_run_files
-from raftlab.tools.grade.runs.run_worker import refusal
+from raftlab.tools.grade.runs.run_worker import missing_sandbox
 from raftlab.tools.grade.values.rubric import Limits
 from unit.students import ROOT
 from unit.test_layout import a_copy
@@ -22,8 +22,8 @@ from pathlib import Path
 from raftlab.tools.grade.runs import worker
 from raftlab.tools.grade.values.rubric import Limits
 import raftlab.guest.fork_server
-setup = worker.Setup({"raft/raft.py": Path(sys.argv[1]).read_bytes()}, "raft/raft.py", Limits())
-request = worker.Request(setup, sys.argv[2], "tests/x.py", sys.argv[3], 7, "replay")
+setup = worker.RunSetup({"raft/raft.py": Path(sys.argv[1]).read_bytes()}, "raft/raft.py", Limits())
+request = worker.RunRequest(setup, sys.argv[2], "tests/x.py", sys.argv[3], 7, "replay")
 (answer,) = worker.begin(b"", 0)(worker.encode(request))
 assert b'"events"' in answer and b'"ending"' not in answer, answer
 for module in list(sys.modules.values()):
@@ -58,11 +58,11 @@ def key_if(changed, monkeypatch):
     read = Path.read_bytes
     with monkeypatch.context() as patch:
         patch.setattr(Path, "read_bytes", lambda path: read(path) + b"\n# another" * (path == changed))
-        return Exam((), {}, Limits()).lab_code
+        return Assignment((), {}, Limits()).lab_code
 
 
 def test_any_file_that_has_a_part_in_a_graded_run_is_in_the_key(monkeypatch):
-    now = Exam((), {}, Limits()).lab_code
+    now = Assignment((), {}, Limits()).lab_code
     imported = really_imported()
     assert sorted(str(path) for path in imported if key_if(path, monkeypatch) == now) == []
     # And nothing else of the tools is.
@@ -77,7 +77,7 @@ def test_no_graded_run_imports_what_loads_a_peer_into_its_process():
 
 
 def test_what_only_looks_at_results_is_not_in_the_key(monkeypatch):
-    now = Exam((), {}, Limits()).lab_code
+    now = Assignment((), {}, Limits()).lab_code
     inside = set(graded_run_files())
     tools = ROOT / layout.TOOLS
     outside = [path for path in layout.tool_files() if path not in inside]
@@ -88,7 +88,7 @@ def test_what_only_looks_at_results_is_not_in_the_key(monkeypatch):
     assert {"cli.py", "grade/command.py", "grade/output.py", "grade/pages/style.py", "timeline/command.py"} <= names
 
 
-@pytest.mark.skipif(bool(refusal()), reason=refusal())
+@pytest.mark.skipif(bool(missing_sandbox()), reason=missing_sandbox())
 def test_another_page_style_keeps_what_was_graded_and_another_lab_does_not(tmp_path):
     project = a_copy(tmp_path)
     (tmp_path / "raft.py").write_text("raise ValueError('a peer that is soon graded')")

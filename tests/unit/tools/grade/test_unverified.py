@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from raftlab.harness.outcome import FAILED, Ending, Outcome
-from raftlab.tools.grade.grader import Exam, Progress, grade
+from raftlab.tools.grade.grader import Assignment, GradeProgress, grade
 from raftlab.tools.grade.output import as_csv, as_gradescope, as_junit
 from raftlab.tools.grade.pages.submission import class_page, submission_page
 from raftlab.tools.grade.submission_loader import WantedFiles, load_submissions
@@ -129,9 +129,9 @@ def grade_one(
     rubric = Rubric(runs=1, checks=Checks(undecodable=undecodable))
     secret = load_tests(hidden) if hidden else []
     asked = rubric.assign([known[name] for name in tests], secret, "p")
-    exam = Exam(tuple(asked), known | {test.name: test for test in secret}, rubric.limits)
+    exam = Assignment(tuple(asked), known | {test.name: test for test in secret}, rubric.limits)
     found = load_submissions(folder, WantedFiles(FILES)).submissions
-    progress = Progress(1, len(tests))
+    progress = GradeProgress(1, len(tests))
     runs, pages = folder.parent / "runs", folder.parent / "pages"
     (result,) = grade(found, exam, jobs=1, runs=runs, pages=lambda _: pages, progress=progress, watch=lambda: None)
     return result

@@ -117,7 +117,7 @@ def test_what_was_proved_is_not_proved_again(exam: Exam) -> None:
     assert "4 tests, 12 runs\n" in exam.grade(*where)[1]
     solution.write_text(f"{REFERENCE}# changed\n")
     assert "4 tests, 12 runs\n" in exam.grade(*where, "--jobs", "1")[1]
-    (exam.out / "proof.json").write_text("{")
+    (exam.out / "validation.json").write_text("{")
     assert "4 tests, 12 runs\n" in exam.grade(*where)[1]
 
 
