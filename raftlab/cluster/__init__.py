@@ -1,4 +1,4 @@
-"""Real processes: the same raft.py and the same service as in the lab, over TCP and on disk, with a prompt.
+"""`lab cluster`: the same raft.py and service as in the lab, as real processes over TCP and on disk, with a prompt.
 
-`server.py` is one process, `disk.py` what it saves to, `client.py` a client, `prompt.py` what a person types.
+server.py runs one process; durable_store.py saves its data; client.py is a client; prompt.py reads commands.
 """

@@ -1,6 +1,6 @@
-"""A client's side: the clerk of the service, over TCP, with a limit to its patience; and asking a process how it is.
+"""Clients of a cluster: `lab cluster put`, `append` and `get` use the clerk over TCP; `status` queries the processes.
 
-`lab cluster put`, `append`, `get` and `status`, from any shell, start at `add_commands()`.
+Start at `add_commands()`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from raftlab.cluster.tcp import Address, Credentials, TcpClient, TcpEnd
 from raftlab.guest.contract import CLERK, SERVICE
 
 _STATUS_S = 1.0
-# A little longer than a server lets a request wait. Then another server is asked.
+# A little longer than a server holds a request. Then the clerk tries another server.
 _CALL_S = 1.5
 
 
@@ -30,7 +30,7 @@ _OPERATIONS = {
 
 
 def add_commands(commands: Any) -> None:
-    """To those of `lab cluster`."""
+    """Add these commands to `lab cluster`."""
     for operation, (text, parameters) in _OPERATIONS.items():
         parser = commands.add_parser(operation, help=text, description=f"{text.capitalize()}, on a running cluster.")
         parser.set_defaults(run=_status if operation == "status" else _run_operation, parameters=parameters)
@@ -69,11 +69,11 @@ def _status(args: argparse.Namespace) -> int:
 
 
 class NoAnswer(Exception):
-    """Nobody has answered in time."""
+    """No peer answered in time."""
 
 
 def service_types(program: Any) -> Server:
-    """A server that nobody calls: it knows the methods of the service, and so the types of their replies."""
+    """A Server that is never called: its methods give the types of the service's replies."""
     server = Server()
     service = program.template.module(SERVICE).KVServer
     server.add_service(Service(object.__new__(service), "KVServer"))
@@ -81,7 +81,7 @@ def service_types(program: Any) -> Server:
 
 
 def make_clerk(program: Any, connections: list[TcpClient]) -> Any:
-    """Its methods are get, put and append, and wait until they are done."""
+    """A clerk: its get(), put() and append() block until they are done."""
     types_server = service_types(program)
     return program.template.module(CLERK).Clerk([TcpEnd(connection, types_server) for connection in connections])
 
@@ -91,7 +91,7 @@ def make_connections(addresses: list[Address], credentials: Credentials) -> list
 
 
 def call_with_timeout(limit_s: float, addresses: list[Address], method: Any, *args: str) -> Any:
-    """What the clerk's method returns. Raises NoAnswer: whether it takes effect is open then."""
+    """Call a method of the clerk. Raises NoAnswer; then a put or append may still take effect."""
     results: list[Any] = []
     errors: list[BaseException] = []
 
@@ -115,7 +115,7 @@ def call_with_timeout(limit_s: float, addresses: list[Address], method: Any, *ar
 
 
 class StatusClient:
-    """Asks processes how they are, each over a line of its own that gives up soon."""
+    """Queries the status of each process, over separate connections with a short timeout."""
 
     def __init__(self, addresses: list[Address], credentials: Credentials) -> None:
         types_server = Server()
@@ -129,7 +129,7 @@ class StatusClient:
         try:
             status: StatusReply | None = self._ends[peer].call("Status.report", StatusArgs())
         except RpcError:
-            return None  # something else answers there
+            return None  # another program uses that port
         return status
 
     def close(self) -> None:

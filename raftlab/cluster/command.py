@@ -1,6 +1,4 @@
-"""`lab cluster`: processes on this machine, their data in a folder, and a prompt. Its sub-commands are in client.py and
-server.py.
-"""
+"""`lab cluster`: starts the processes on this machine, and a prompt. client.py and server.py have its sub-commands."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ from raftlab.cluster.prompt import Prompt
 from raftlab.harness.options import arguments, given
 
 FOLDER = Path("build/cluster")
-_MARK = "raftlab-cluster"  # a file that says that the folder may be deleted
+_MARK = "raftlab-cluster"  # a file that marks a folder that --new may delete
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,7 +48,7 @@ def main(args: argparse.Namespace) -> int:
     name = "lab cluster"
     try:
         if args.operation is not None:
-            # The options of a sub-command hide those before it.
+            # Options before the sub-command would be ignored.
             if shlex.split(args.typed)[2] != args.operation:
                 raise UsageError(f"options go after {args.operation}, not before it")
             name += f" {args.operation}"
@@ -72,7 +70,7 @@ def _start(args: argparse.Namespace) -> int:
     options.max_raft_state(args)
     addresses = options.local_addresses(args.port, args.servers)
     credentials = options.credentials(args, addresses)
-    program = options.load(args)  # what is wrong with it is said here, once
+    program = options.load(args)  # report errors here, not in each process
     _prepare_folder(args.data, new=args.new)
     server_options = [*arguments(given(args)), "--max-raft-state", str(args.max_raft_state)]
     if credentials.tls is not None:

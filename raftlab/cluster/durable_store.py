@@ -1,18 +1,16 @@
-"""A peer's disk that is one: what was saved is there after kill -9 and after a power cut.
+"""A peer's durable storage: saved data survives kill -9 and power failures.
 
-Promise: when write() returns, both the Raft state and the snapshot are on the disk, or both are as they were. A save
-that was torn (by a power cut in the middle of it) is known for one, and the save before it counts. Whatever else is
-damaged or missing is refused with the file's name, and never guessed around: a peer that has forgotten a vote or an
-entry can undo what was agreed on. One more entry writes little, though Raft saves its whole log each time.
+Promise: saves are atomic and durable when write() returns. A torn last save (by a power failure) is detected, and the
+save before it is used. Any other damage is refused with the file's name, because a peer that has lost a vote or an
+entry can undo a decision. A save writes only the blocks that changed.
 
-How it is kept. A save is one record: its number, the digest of the record before it, and the blocks that differ from
-the save before. Records go to two files in turn, so that each file vouches for the other: if one has lost its end, the
-other still has later records, or the one before. Only the last record of all may be broken. Now and then, and after
-each start, a new pair of files begins with a record of everything; the old pair goes when the new one has two records.
+Format: a save is one record: its number, the digest of the previous record, and the changed blocks. Records alternate
+between two files: if one file is truncated, the other has later records or the previous one. Only the very last record
+may be damaged. After each start, and when the files grow large, a new pair of files starts with a full record; the old
+pair is deleted when the new one has two records. Not promised: to distinguish later damage to the last record from a
+torn save.
 
-Not promised: that damage to the very last record is told from a torn save: both end with the one before it.
-
-Start at `Disk.write()`, then `_read_pair()`.
+Start at `DurableStore.write()`, then `_read_pair()`.
 """
 
 from __future__ import annotations
@@ -36,13 +34,13 @@ from raftapi import Persister
 if sys.platform != "win32":
     import fcntl
 
-# Two steps: most of a long log is passed over in large ones.
+# Compare in large blocks first, then in small ones.
 _LARGE, _SMALL = 16 << 10, 128
-# When a pair of files is larger than this, and than several times all there is, a new one begins.
+# A new pair starts when the files exceed this, and several times the size of a full record.
 PAIR_BYTES_MIN = 4 << 20
 _PAIR_IMAGES = 4
 
-_HEADER = struct.Struct(">4sQI16s")  # mark, number, length of the body, digest of the record before
+_HEADER = struct.Struct(">4sQI16s")  # mark, number, length of the body, digest of the previous record
 _MARK = b"save"
 _DIGEST_BYTES = 16
 _NO_DIGEST = bytes(_DIGEST_BYTES)
@@ -57,11 +55,11 @@ _ADVICE = (
 
 
 class StoreError(Exception):
-    """The data cannot be used; the text names the file."""
+    """The data cannot be used; the text has the file."""
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """Whose data it is: one peer's of so many."""
+    """The peer that the data belongs to, and the number of peers."""
 
     peer: int
     peers: int
@@ -71,7 +69,7 @@ class Owner(msgspec.Struct, frozen=True):
 
 
 class _SaveBody(msgspec.Struct, array_like=True, frozen=True):
-    """What a record's body says: the sizes, and what is new in each, as (offset, bytes)."""
+    """The body of a record: sizes, and changed blocks as (offset, bytes)."""
 
     raft_state_size: int
     snapshot_size: int
@@ -88,28 +86,28 @@ class _SaveRecord(NamedTuple):
 
 
 class _FilePair(NamedTuple):
-    """What a pair of files says: the records in order, and which file has a broken one behind them."""
+    """The records of a pair of files in order, and the file with a torn record at its end."""
 
     records: list[_SaveRecord]
     torn: Path | None
 
 
 class DurableStore:
-    """One peer's folder. `raft_state` and `snapshot` are what was saved last."""
+    """One peer's folder. `raft_state` and `snapshot` are those of the last save."""
 
     def __init__(self, folder: Path, owner: Owner) -> None:
-        """Opens the folder, or makes it if there is none. Raises DiskError or OSError."""
+        """Open or create the folder. Raises StoreError or OSError."""
         self.folder = folder
         self.raft_state = b""
         self.snapshot = b""
         self.number = 0
-        self.torn = ""  # the file in which a torn save was passed over
-        self.saves_s: deque[float] = deque(maxlen=256)  # how long the last ones took, fsync and all
+        self.torn = ""  # the file with a torn save that was ignored
+        self.saves_s: deque[float] = deque(maxlen=256)  # durations of recent saves, including fsync
         self._digest = _NO_DIGEST
         self._fds: tuple[int, int] | None = None
-        self._first = 0  # record of this pair
+        self._first = 0  # number of the first record of this pair
         self._pair_bytes = 0
-        self._old_files: list[Path] = []  # files that go when the new pair has two records
+        self._old_files: list[Path] = []  # deleted when the new pair has two records
         if not folder.exists():
             _create(folder, owner)
         self._lock = _lock(folder)
@@ -120,10 +118,10 @@ class DurableStore:
             self.close()
             raise
 
-    # ---- Saving --------------------------------------------------------------------------------------
+    # ---- Saving ----------------------------------------------------------------------------------------------
 
     def write(self, raft_state: bytes, snapshot: bytes) -> None:
-        """One thread at a time. After an OSError nobody knows what is on the disk, and nothing may be written again."""
+        """Save. One thread at a time. After an OSError the state of the disk is unknown, and no more may be written."""
         started_s = time.perf_counter()
         full_size = 64 + len(raft_state) + len(snapshot)
         if self._fds is None or self._pair_bytes > max(PAIR_BYTES_MIN, _PAIR_IMAGES * full_size):
@@ -170,13 +168,13 @@ class DurableStore:
         self._fds = None
 
     def close(self) -> None:
-        """Give the folder back."""
+        """Close the files and release the lock."""
         self._close_pair()
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
-    # ---- Reading -------------------------------------------------------------------------------------
+    # ---- Reading ---------------------------------------------------------------------------------------------
 
     def _read(self) -> None:
         firsts = sorted({_first_of(path) for path in self.folder.iterdir() if path.suffix[1:] in _FILES})
@@ -184,7 +182,7 @@ class DurableStore:
             raise StoreError(f"{self.folder}: the save files are missing: {_ADVICE}")
         newest = _read_pair(self.folder, firsts[-1])
         if len(newest.records) < 2 and len(firsts) > 1:
-            # The one before the newest pair is needed, or was a moment ago.
+            # The pair before the newest one is still needed, or was until just now.
             previous = _read_pair(self.folder, firsts[-2])
             if not previous.records or previous.records[-1].number != firsts[-1] - 1:
                 raise _damaged(_pair(self.folder, firsts[-2])[(firsts[-1] - 1 - firsts[-2]) % 2])
@@ -208,14 +206,14 @@ class DurableStore:
 
 
 def persister_on(disk: DurableStore) -> Persister:
-    """The Persister of the lab itself, with that disk below it: save() returns when the disk has it."""
+    """The lab's Persister on this store: save() returns when the data is durable."""
     persister = Persister()
     persister.save(disk.raft_state, disk.snapshot)
     persister.on_save = lambda number, raft_state, snapshot: disk.write(raft_state, snapshot)
     return persister
 
 
-# ---- Files -------------------------------------------------------------------------------------------------
+# ---- Files ---------------------------------------------------------------------------------------------------
 
 
 def _pair(folder: Path, first: int) -> list[Path]:
@@ -230,7 +228,7 @@ def _first_of(path: Path) -> int:
 
 
 def _read_pair(folder: Path, first: int) -> _FilePair:
-    """The records of a pair from its first on. Raises DiskError if anything but the very last one is broken."""
+    """Read the records of a pair. Raises StoreError if any but the very last one is damaged."""
     paths = _pair(folder, first)
     found: dict[int, _SaveRecord] = {}
     broken: list[Path] = []
@@ -249,7 +247,7 @@ def _read_pair(folder: Path, first: int) -> _FilePair:
         if record is None or record.previous != previous:
             raise _damaged(paths[(number - first) % 2])
         previous = record.digest
-    # A save begins when the one before it is there.
+    # A save starts only after the previous one is durable.
     may_be_torn = paths[(last + 1 - first) % 2]
     for path in broken:
         if path != may_be_torn:
@@ -262,14 +260,14 @@ def _damaged(path: Path) -> StoreError:
 
 
 def _pack(number: int, previous: bytes, body: bytes) -> tuple[bytes, bytes]:
-    """A record, and its digest."""
+    """Encode a record. Returns it and its digest."""
     head = _HEADER.pack(_MARK, number, len(body), previous)
     digest = hashlib.blake2b(head + body, digest_size=_DIGEST_BYTES).digest()
     return head + body + digest, digest
 
 
 def _unpack(data: bytes, at: int) -> _SaveRecord | None:
-    """The record that begins there, if a whole one does."""
+    """The record at that offset, if it is complete."""
     if len(data) < at + _HEADER.size:
         return None
     mark, number, length, previous = _HEADER.unpack_from(data, at)
@@ -283,8 +281,8 @@ def _unpack(data: bytes, at: int) -> _SaveRecord | None:
 
 
 def _differences(old: bytes, new: bytes) -> Iterator[tuple[int, bytes]]:
-    """What of the new differs, in blocks; neighbours together."""
-    begin = end = 0  # of what is not yet told
+    """The blocks that differ, with adjacent ones merged."""
+    begin = end = 0  # of the pending block
     for large in range(0, len(new), _LARGE):
         if new[large : large + _LARGE] == old[large : large + _LARGE]:
             continue
@@ -308,11 +306,11 @@ def _apply_differences(old: bytes, size: int, differences: list[tuple[int, bytes
     return bytes(data)
 
 
-# ---- The folder --------------------------------------------------------------------------------------------
+# ---- The folder ----------------------------------------------------------------------------------------------
 
 
 def _create(folder: Path, owner: Owner) -> None:
-    """All at once, by renaming: a folder that is there has its first save."""
+    """Create the folder atomically, by renaming: it always has its first save."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}")
     shutil.rmtree(temporary, ignore_errors=True)
@@ -345,7 +343,7 @@ def _lock(folder: Path) -> int | None:
     if not folder.is_dir():
         raise StoreError(f"{folder} is not a folder")
     if not (folder / _OWNER).exists():
-        return None  # not ours: not even a lock is put into it
+        return None  # not our folder: do not even create a lock file
     fd = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     if sys.platform != "win32":
         try:
@@ -358,7 +356,7 @@ def _lock(folder: Path) -> int | None:
 
 def _sync(fd: int) -> None:
     if sys.platform == "darwin":
-        with suppress(OSError):  # not every file system has it
+        with suppress(OSError):  # not supported by every file system
             fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
             return
     getattr(os, "fdatasync", os.fsync)(fd)
@@ -366,7 +364,7 @@ def _sync(fd: int) -> None:
 
 def _sync_folder(folder: Path) -> None:
     if sys.platform == "win32":
-        return  # a folder cannot be opened there
+        return  # folders cannot be opened on Windows
     fd = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(fd)

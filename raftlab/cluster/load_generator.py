@@ -1,6 +1,6 @@
-"""Clients that do nothing but put, and what they have measured: for the prompt, the bench and the tests.
+"""A load generator: clients that put, and the latencies that they measure. Used by prompt, bench and tests.
 
-Start at `Load`.
+Start at `LoadGenerator`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def load_result(clients: int, latencies_s: list[float], seconds: float) -> LoadR
 
 
 class LoadGenerator:
-    """So many clients, each with one put at a time, over one connection to each peer. Begins when it is made."""
+    """Starts clients, each with one put at a time. They share one connection to each peer."""
 
     def __init__(
         self, program: Any, addresses: list[Address], credentials: Credentials, *, clients: int, seconds: float
@@ -65,7 +65,7 @@ class LoadGenerator:
             self._latencies_s.append(time.monotonic() - started_s)
 
     def wait(self) -> LoadResult:
-        """Until it is over. If no majority is there, that may be never."""
+        """Wait for the end. Without a majority that may be never."""
         for thread in self._threads:
             thread.join()
         for connection in self._connections:

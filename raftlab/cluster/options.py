@@ -1,6 +1,6 @@
 """Options that the commands of `lab cluster` share: addresses, certificates, which peer and service to load.
 
-What is wrong with them is a UsageError, one sentence with the fix. Start at `parse_addresses()`.
+Errors are UsageErrors: one sentence with the fix. Start at `parse_addresses()`.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from raftlab.harness.options import KV, RAFT, add_options
 from raftlab.harness.program import Program
 
 HOST = "127.0.0.1"
-PORT = 7101  # of peer 0, unless told otherwise; the others' follow
+PORT = 7101  # default of peer 0; the others use the next ports
 PEERS = 3
 PEERS_MAX = 9
 MAX_RAFT_STATE = 256 << 10
 
 
 class UsageError(Exception):
-    """What was asked for cannot be done; the text says why and what can."""
+    """The command line is invalid; the text has the reason and the fix."""
 
 
 def local_addresses(port: int, peers: int) -> list[Address]:
@@ -54,7 +54,7 @@ def parse_addresses(text: str) -> list[Address]:
 
 
 def cluster_name(addresses: list[Address]) -> str:
-    """Peers with other lists, or the same in another order, must not take each other for their own."""
+    """A digest of the list of peers. Peers with different lists refuse each other."""
     return hashlib.blake2b(joined(addresses).encode(), digest_size=6).hexdigest()
 
 
@@ -93,7 +93,7 @@ def add_program(parser: argparse.ArgumentParser) -> None:
 
 
 def credentials(args: argparse.Namespace, addresses: list[Address], me: int = CLIENT) -> Credentials:
-    """Checked: every address may be used."""
+    """The credentials. Raises UsageError if they do not allow one of the addresses."""
     given = [args.cert, args.key, args.ca]
     tls = None
     if any(given):

@@ -1,6 +1,6 @@
-"""The processes of a cluster on this machine: started, killed, stopped and continued by number.
+"""The processes of a cluster on this machine: start, kill, pause and resume them by number.
 
-Promise: none is left when close() has returned, nor when this process has ended in any other way. Start at `Processes`.
+Promise: no process survives close(), nor the end of this process in any other way. Start at `ClusterProcesses`.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ _POLL_S = 0.02
 class ProcessState(StrEnum):
     RUNNING = "running"
     PAUSED = "paused"
-    KILLED = "killed"  # by us
-    ENDED = "ended"  # by itself
+    KILLED = "killed"  # by kill()
+    ENDED = "ended"  # it exited
 
 
 class ClusterProcesses:
-    """`lab cluster serve`, once for each address. Start and close it in one and the same thread, the main one."""
+    """Runs `lab cluster serve` for each address. Start and close it in the main thread."""
 
     def __init__(
         self, folder: Path, addresses: list[Address], credentials: Credentials, server_options: Sequence[str]
     ) -> None:
-        """`more`: arguments for each of them."""
+        """`server_options`: command-line options for each process."""
         self.addresses = addresses
         self.folder = folder
         self._server_options = list(server_options)
@@ -75,22 +75,22 @@ class ClusterProcesses:
         text = self.log(peer).read_text(encoding="utf-8", errors="replace") if self.log(peer).exists() else ""
         return "\n".join(text.rstrip().splitlines()[-lines:])
 
-    # ---- One of them ---------------------------------------------------------------------------------
+    # ---- One process -----------------------------------------------------------------------------------------
 
     def start(self, peer: int) -> None:
-        """As if by hand. It answers a little later: see wait_for()."""
+        """Start the process. It answers a little later: see wait_for()."""
         command = [sys.executable, "-m", "raftlab", "cluster", "serve", "--me", str(peer)]
         command += ["--peers", joined(self.addresses), "--data", str(self.folder / f"peer-{peer}")]
         command += ["--parent", str(os.getpid()), *self._server_options]
         with self.log(peer).open("ab") as log:
-            # A session of its own: Ctrl-C at the prompt is for the prompt.
+            # A new session, so that Ctrl-C reaches only the prompt.
             self._processes[peer] = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
         self._states[peer] = ProcessState.RUNNING
 
     def kill(self, peer: int) -> None:
-        """SIGKILL: not a line of it runs any more."""
+        """Send SIGKILL, and wait for its end."""
         process = self._processes[peer]
         assert process is not None
         process.kill()
@@ -98,28 +98,28 @@ class ClusterProcesses:
         self._states[peer] = ProcessState.KILLED
 
     def pause(self, peer: int) -> None:
-        """SIGSTOP."""
+        """Send SIGSTOP."""
         os.kill(self.pid(peer), signal.SIGSTOP)
         self._states[peer] = ProcessState.PAUSED
 
     def resume(self, peer: int) -> None:
-        """SIGCONT."""
+        """Send SIGCONT."""
         os.kill(self.pid(peer), signal.SIGCONT)
         self._states[peer] = ProcessState.RUNNING
 
     def status(self, peer: int) -> StatusReply | None:
         return self._statuses.query(peer) if self.state(peer) is ProcessState.RUNNING else None
 
-    # ---- All of them ---------------------------------------------------------------------------------
+    # ---- All processes ---------------------------------------------------------------------------------------
 
     def start_all(self) -> StatusReply:
-        """What the leader says, when all answer and one leads."""
+        """Start all. Returns the status of the leader once all answer."""
         for peer in range(len(self.addresses)):
             self.start(peer)
         return self.wait_for(range(len(self.addresses)))
 
     def wait_for(self, peers: Sequence[int], *, leader: bool = True) -> StatusReply:
-        """Until these answer, and one of all leads and the others know. Raises UsageError if one ends."""
+        """Wait until these answer and know a leader. Raises UsageError if one exits."""
         until_s = time.monotonic() + READY_S
         while True:
             replies = {peer: self.status(peer) for peer in peers}
@@ -137,7 +137,7 @@ class ClusterProcesses:
             time.sleep(_POLL_S)
 
     def close(self) -> None:
-        """Stop them all, gently at first."""
+        """Stop all: SIGTERM, then SIGKILL."""
         running = [process for process in self._processes if process is not None and process.poll() is None]
         for process in running:
             with suppress(ProcessLookupError):

@@ -1,4 +1,4 @@
-"""What a person types at a cluster, and what it says to that.
+"""The prompt of `lab cluster`.
 
 Each command is a method of `Prompt` named `do_...`; its docstring is its help. Start at `Prompt.run()`.
 """
@@ -28,11 +28,11 @@ _LOG_LINES = 15
 
 
 class _CommandError(Exception):
-    """The command cannot be carried out; the text says why."""
+    """The command is invalid or failed; the text has the reason."""
 
 
 class Prompt:
-    """One session. `interactive`: a person sits there; else commands come from a file or a pipe."""
+    """One session. `interactive`: on a terminal; otherwise commands come from a file or a pipe."""
 
     def __init__(
         self, processes: ClusterProcesses, program: Any, credentials: Credentials, *, interactive: bool
@@ -48,7 +48,7 @@ class Prompt:
         self._failed = False
 
     def run(self) -> int:
-        """Until `quit`, Ctrl-D or Ctrl-C. 1 if nobody sits there and a command has failed."""
+        """Run until `quit`, Ctrl-D or Ctrl-C. Returns 1 if a command failed and it is not interactive."""
         with _history(self._interactive):
             while (line := self._read()) is not None:
                 try:
@@ -61,7 +61,7 @@ class Prompt:
         return 1 if self._failed and not self._interactive else 0
 
     def _read(self) -> str | None:
-        """A line; None: there will be no more."""
+        """The next line; None at the end."""
         self._report_ended()
         if not self._interactive:
             return sys.stdin.readline() or None
@@ -75,7 +75,7 @@ class Prompt:
         print(text, flush=True)
 
     def _report_ended(self) -> None:
-        """Whoever has ended by itself since the last time."""
+        """Report peers that exited since the last call."""
         for peer, reported in enumerate(self._reported):
             state = self._processes.state(peer)
             if state is ProcessState.ENDED and reported is not ProcessState.ENDED:
@@ -83,7 +83,7 @@ class Prompt:
             self._reported[peer] = state
 
     def run_command(self, line: str) -> bool:
-        """True if that was the last."""
+        """Run one command. Returns True for quit."""
         try:
             words = shlex.split(line, comments=True)
         except ValueError as error:
@@ -124,14 +124,14 @@ class Prompt:
         return int(text)
 
     def _call_clerk(self, method: str, *args: str) -> tuple[Any, str]:
-        # A clerk has one call at a time. One that was given up may still be at it, and keeps its own.
+        # A clerk allows one call at a time. A call that timed out may still run, and keeps its clerk.
         clerk, self._clerk = self._clerk or make_clerk(self._program, self._connections), None
         started_s = time.monotonic()
         answer = call_with_timeout(TIMEOUT_S, self._processes.addresses, getattr(clerk, method), *args)
         self._clerk = clerk
         return answer, f"{1000 * (time.monotonic() - started_s):.1f} ms"
 
-    # ---- The commands --------------------------------------------------------------------------------
+    # ---- The commands ----------------------------------------------------------------------------------------
 
     def do_put(self, key: str, value: str) -> None:
         """put KEY VALUE: set the value of a key"""
@@ -198,7 +198,7 @@ class Prompt:
             reported = load.wait()
             self._print(f"\r{reported}" if self._interactive else str(reported))
             if self._interactive:
-                print(PROMPT, end="", flush=True)  # which was there before
+                print(PROMPT, end="", flush=True)  # print the prompt again, after the result
 
         self._load = threading.Thread(target=report_result, daemon=True)
         self._load.start()
@@ -220,7 +220,7 @@ class Prompt:
 
 
 def _helps() -> dict[str, tuple[str, str]]:
-    """By command: how to say it, and what it does."""
+    """Usage and description of each command."""
     methods = {name[3:]: method for name, method in vars(Prompt).items() if name.startswith("do_")}
     return {name: _split_help(str(method.__doc__)) for name, method in methods.items()}
 
@@ -236,7 +236,7 @@ def _commands() -> dict[str, str]:
 
 @contextmanager
 def _history(interactive: bool) -> Iterator[None]:
-    """Arrow keys and completion, where there is a readline."""
+    """Enable arrow keys and completion, if there is readline."""
     if interactive:
         try:
             import readline

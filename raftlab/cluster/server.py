@@ -1,10 +1,8 @@
-"""One process of a cluster: a peer and the service above it, as in the lab, with TCP around and a disk below them.
+"""One process of a cluster: a peer and its service, as in the lab, over TCP and on disk.
 
-Promise: what this process has answered survives its death, whatever kind. It ends, and says why, when it cannot
-save, and when any thread of the peer or the service ends with an exception: half a peer is worse than none. Not
-promised: that a raft.py with mistakes does any good here; the lab's tests find them more easily.
-
-Start at `serve()`; `lab cluster serve` does, in `add_command()`.
+Promise: acknowledged data survives any end of this process. It exits with a message if it cannot save, or if a thread
+of the peer or the service raises an exception. Not promised: that an incorrect raft.py works; the lab's tests find
+mistakes more easily. Start at `serve()`, which `lab cluster serve` calls.
 """
 
 from __future__ import annotations
@@ -31,13 +29,13 @@ from raftlab.cluster.tcp import Address, Credentials, TcpClient, TcpEnd
 from raftlab.cluster.tcp_server import TcpServer
 from raftlab.guest.contract import PEER, SERVICE
 
-# How it ended, for who started it.
+# Exit codes.
 FAILED, REFUSED, DISK_FAILED = 1, 2, 3
 
-# A thread that computes lets others in after so long. Most here only pass something on, and should not wait longer.
+# Most threads only forward something, and should not wait longer for the interpreter.
 _SWITCH_S = 0.0005
-# The lab's apply_ch holds one message, so that a peer that applies with its lock held is seen to. Here a long log is to
-# be applied without a switch of threads for each entry.
+# The lab's apply_ch holds one message, to expose peers that apply while they hold a lock. Here a long log is applied
+# without a thread switch for each entry.
 _APPLY_QUEUE_MAX = 128
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -48,11 +46,11 @@ class ServerConfig(NamedTuple):
     folder: Path
     credentials: Credentials
     max_raft_state: int | None
-    parent: int | None  # a process without which this one has nothing to do
+    parent: int | None  # exit when this process ends
 
 
 def add_command(commands: Any) -> None:
-    """To those of `lab cluster`."""
+    """Add this command to `lab cluster`."""
     text = "run one peer"
     parser = commands.add_parser("serve", help=text, description=f"{text.capitalize()}.")
     parser.set_defaults(run=_serve)
@@ -78,12 +76,12 @@ def _serve(args: argparse.Namespace) -> int:
 
 
 def logger_for(me: int) -> Callable[[str], None]:
-    """A line of the log: when, who, what."""
+    """A function that writes a log line: time, peer, text."""
 
     def log(text: str) -> None:
         now_s = time.time()
         clock = time.strftime("%H:%M:%S", time.localtime(now_s))
-        # One write, so that threads do not come between.
+        # One write, so that lines of several threads do not mix.
         sys.stderr.write(f"{clock}.{int(now_s * 1000) % 1000:03} peer {me}: {text}\n")
         sys.stderr.flush()
 
@@ -91,7 +89,7 @@ def logger_for(me: int) -> Callable[[str], None]:
 
 
 def _block_signals() -> None:
-    """From now on they wait for the main thread: taken by another one, they would not wake it."""
+    """Leave stop signals to sigwait() in the main thread."""
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
 
@@ -108,7 +106,7 @@ def _wait_for_signal() -> None:
 
 
 def serve(config: ServerConfig, program: Any) -> int:
-    """Until it is told to stop."""
+    """Serve until SIGTERM or SIGINT."""
     me, addresses, log = config.me, config.addresses, logger_for(config.me)
     lifetime.exit_with_parent(config.parent)
     _block_signals()
@@ -189,11 +187,11 @@ def serve(config: ServerConfig, program: Any) -> int:
     server.add_service(Service(kv, "KVServer"))
     server.add_service(Service(StatusService(collector, raft, apply_ch, disk, network, log), "Status"))
     gc.collect()
-    gc.freeze()  # what is loaded stays, and need not be looked at again
+    gc.freeze()  # loaded code stays; collections skip it
     network.start()
     log(f"serving on {addresses[me]}, process {os.getpid()}")
     for client in clients[:me] + clients[me + 1 :]:
-        # So that they know at once that this one is back.
+        # So that they learn at once that this peer is back.
         threading.Thread(target=client.connect, daemon=True).start()
     _wait_for_signal()
     network.close()
@@ -201,5 +199,5 @@ def serve(config: ServerConfig, program: Any) -> int:
     raft.kill()
     log("stopped")
     sys.stderr.flush()
-    # Threads that wait for others' replies may stay for seconds, and have nothing left to save.
+    # Not sys.exit(): threads may wait for replies for seconds, and have nothing left to save.
     os._exit(0)

@@ -1,10 +1,9 @@
-"""What one process knows of itself and its peers, for `status` and for the log lines: read off what passes by.
+"""The status of one process, for `status` and its log lines.
 
-Promise: it works for any raft.py, because it reads only the messages (Figure 2's fields), get_state() and what goes
-through apply_ch; nothing it keeps grows. Not promised: what nobody has said; a peer that has just begun to lead knows
-no lag yet.
+Promise: it works for any raft.py, because it uses only messages (Figure 2's fields), get_state() and apply_ch; its
+memory is bounded. Not promised: values that were not sent yet. A new leader does not know the lag of its followers.
 
-Start at `Watch`, then `table()`.
+Start at `StatusCollector`, then `table()`.
 """
 
 from __future__ import annotations
@@ -34,26 +33,26 @@ class StatusArgs:
 
 @dataclass
 class StatusReply:
-    """One process, as it sees itself."""
+    """The state of one process, as it reports it."""
 
     peer: int
     term: int
     leads: bool
-    leader: int  # of that term, -1 if unknown
+    leader: int  # in that term; -1: unknown
     commit: int
     applied: int
     log_bytes: int
     snapshot_bytes: int
     saves: int
-    save_ms: float  # median of the last ones, fsync and all
+    save_ms: float  # median of recent saves, including fsync
     puts_per_s: float
-    refused: int  # connections that were closed because of what came from them
+    refused: int  # connections closed because of invalid data
     up_s: float
-    lag: dict[int, int] = field(default_factory=dict)  # by peer, of a leader: entries it has not acknowledged
+    lag: dict[int, int] = field(default_factory=dict)  # of a leader, by peer: entries not acknowledged
 
 
 class ApplyQueue(queue.Queue[ApplyMsg]):
-    """An apply_ch that remembers how far the service has come."""
+    """An apply_ch that keeps the index of the last message taken."""
 
     index = 0
 
@@ -64,25 +63,25 @@ class ApplyQueue(queue.Queue[ApplyMsg]):
 
 
 class StatusCollector:
-    """Told of every call that was answered, here and elsewhere."""
+    """Collects status from RPCs, in both directions."""
 
     def __init__(self, me: int, peers: int) -> None:
         self.me = me
         self._mu = threading.Lock()
         self._peers = peers
-        self._leader = (0, -1)  # of the latest term in which one was heard
+        self._leader = (0, -1)  # (term, leader) of the latest known leader
         self._commit = 0
-        self._last = 0  # that this one has sent in the term it leads
+        self._last = 0  # the last index sent as leader in _sent_term
         self._sent_term = 0
         self._match: dict[int, int] = {}
         self._puts: deque[tuple[float, int]] = deque(maxlen=int(_RATE_S / _POLL_S) + 2)
         self._put_count = 0
         self._started_s = time.monotonic()
 
-    # ---- What passes by ------------------------------------------------------------------------------
+    # ---- RPCs ------------------------------------------------------------------------------------------------
 
     def on_sent(self, peer: int) -> Callable[[str, Any, Any], None]:
-        """For the end that leads to that peer."""
+        """The callback for replies of that peer."""
 
         def on_reply(method: str, args: Any, reply: Any) -> None:
             if method != APPEND:
@@ -109,7 +108,7 @@ class StatusCollector:
     def tick(self) -> None:
         self._puts.append((time.monotonic(), self._put_count))
 
-    # ---- What is known -------------------------------------------------------------------------------
+    # ---- Status ----------------------------------------------------------------------------------------------
 
     def report(self, state: tuple[int, bool], applied: int, disk: DurableStore, server: TcpServer) -> StatusReply:
         term, leads = state
@@ -144,7 +143,7 @@ class StatusCollector:
 
 
 class StatusService:
-    """The service Status of one process; and a thread that says when its office changes."""
+    """The RPC service Status of one process, and a thread that logs changes of term and leader."""
 
     def __init__(
         self,
@@ -182,7 +181,7 @@ class StatusService:
 
 
 def table(rows: Sequence[tuple[int, str, StatusReply | None]]) -> list[str]:
-    """For a person: a line for each peer, with what became of its process if it does not answer."""
+    """The status as a table for humans, a line for each peer."""
     head = ("peer", "process", "role", "term", "commit", "applied", "lag", "log", "snapshot", "save", "puts/s")
     lags = next((reply.lag for _, _, reply in rows if reply is not None and reply.leads), {})
     lines: list[tuple[str, ...]] = [head]

@@ -90,7 +90,7 @@ replies = msgspec.msgpack.Decoder(TcpReply)
 def unpack(decoder: msgspec.msgpack.Decoder[T], body: bytes) -> T:
     try:
         return decoder.decode(body)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:  # ValueError: a str that is no UTF-8
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:  # ValueError: a str that is not UTF-8
         raise ConnectionBroken(f"received an invalid message: {error}", Rejection.GARBAGE) from None
 
 
@@ -108,7 +108,7 @@ class Credentials(NamedTuple):
             )
 
 
-# ---- The caller's side -------------------------------------------------------------------------------------
+# ---- The caller's side ---------------------------------------------------------------------------------------
 
 
 class _PendingReply:
@@ -284,11 +284,11 @@ class TcpEnd:
             raise RpcError(f"{self._client.address}: {answer.error}")
         handler = self._home.handlers.get(service_method) or self._home.find_handler(service_method)
         try:
-            told = decode(answer.reply, handler.reply_type)
+            decoded = decode(answer.reply, handler.reply_type)
         except DecodeError as error:
             raise RpcError(
                 f"{service_method} of {self._client.address} returned what cannot be read: {error}"
             ) from error
         if self._on_reply is not None:
-            self._on_reply(service_method, args, told)
-        return told
+            self._on_reply(service_method, args, decoded)
+        return decoded

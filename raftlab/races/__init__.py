@@ -1,10 +1,8 @@
-"""Preempts threads at any line and finds data races: what `--race` adds to a run.
+"""`--race`: preempts threads at any line and finds data races.
 
-rewriter.py puts calls into a peer's own code when it is loaded. preemption.py preempts threads; detector.py checks
-accesses to fields, with the order that labsim keeps (labsim/ordered.py); report.py describes a race. Without `--race`
-none of this is imported, and no line is rewritten.
-
-Start at `Race`.
+rewriter.py adds calls to a peer's code when it is loaded. preemption.py preempts threads; detector.py checks accesses
+to fields against the happens-before order of labsim/ordered.py; report.py describes a race. Without `--race` none of
+this is imported, and no code is rewritten. Start at `RaceInstrumentation`.
 """
 
 from raftlab.races.instrumentation import RaceInstrumentation

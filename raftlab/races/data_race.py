@@ -1,6 +1,6 @@
-"""A race as data: what two threads of a peer touched and nothing ordered. What it is called in words: race/telling.py.
+"""A data race as plain values, because it may come from a sandboxed process. report.py describes it.
 
-Plain values, because it may come from a peer in a process of its own. Start at `Unordered`.
+Start at `DataRace`.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from labsim.stacks import CodeLocation
 
 
 class Access(msgspec.Struct, array_like=True, frozen=True):
-    """Who has touched it, where, and which locks it held then."""
+    """One access: where, in which thread, and holding which locks."""
 
     is_write: bool
     location: CodeLocation
-    expression: str  # as it stands there: self.log
-    entry_point: str  # the function with which the thread began, or that somebody outside has called
+    expression: str  # in the source: self.log
+    entry_point: str  # the function that the thread or the call from outside started with
     locks: tuple[str, ...]  # the names of locks
 
 
 class DataRace(msgspec.Struct, array_like=True, frozen=True):
-    """Two that nothing orders, the one that writes first."""
+    """Two unordered accesses; `first` is a write."""
 
     variable: str  # as the source names it: self.log
     first: Access
@@ -29,7 +29,7 @@ class DataRace(msgspec.Struct, array_like=True, frozen=True):
 
 
 class BenignRace(msgspec.Struct, array_like=True, frozen=True):
-    """One that is no failure. `excuse`: what the line's comment says; None: it is a flag that changes once."""
+    """A race that is not a failure. `comment`: the text after `# race: ok`; None: a flag that changes once."""
 
     race: DataRace
     comment: str | None

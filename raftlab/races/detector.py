@@ -1,14 +1,12 @@
-"""Fields that two threads touch without order, one of them writing: what the rewritten code calls, and what it finds.
+"""The race detector: finds unordered accesses of two threads to one field, at least one of them a write.
 
-For each field of each object the latest write is kept, and the latest reads since (FastTrack: Flanagan and Freund,
-2009); the same for each container that is held in a field. An access that comes after none of them by labsim's
-order (labsim/clocks.py) is a race, whether or not it hurt in this run. Elements with different keys are different.
+For each field of each object, and each container in a field, it keeps the latest write and the reads since then
+(FastTrack: Flanagan and Freund, 2009). An access that is not ordered after these by happens-before (labsim/clocks.py)
+is a race, even if it had no effect in this run. Elements with different keys are different variables.
 
-Not reported: what is written before the threads start; an object's own __init__; reading a field that
-only ever holds tuples, frozensets or frozen dataclasses; and, told as a remark, a flag that goes from one constant to
-another once, and what a `# race: ok` excuses. docs/student/race.md has the whole list.
-
-Start at `Watch`, then `_touch_read()` and `_touch_write()`.
+Not reported: writes before threads start or in the object's own __init__, and reads of a field that only ever has
+tuples, frozensets or frozen dataclasses. Benign: a flag that changes once between constants, and a line with
+`# race: ok`. docs/student/races.md has the full list. Start at `RaceDetector`, then `_record_read()`.
 """
 
 from __future__ import annotations
@@ -31,15 +29,15 @@ from raftlab.races.report import DetectedAccess, RaceFailure, make_data_race
 from raftlab.races.sites import AccessSite, SiteTable
 
 _CONTAINERS = frozenset((list, dict, set, deque, bytearray, defaultdict, OrderedDict, _Counter))
-_CONTAINERS_MAX = 1024  # of one node; the oldest are forgotten
-_STRONG_REFERENCES_MAX = 4096  # objects that cannot be referred to weakly, and are kept alive
+_CONTAINERS_MAX = 1024  # of one node; the oldest are dropped
+_STRONG_REFERENCES_MAX = 4096  # objects without weak references, which are kept alive
 _IMMUTABLE = (tuple, frozenset)
-_NOT_A_FLAG: Any = object()  # it has held more than two constants, or something else
+_NOT_A_FLAG: Any = object()  # it has had more than two constants, or other values
 _UNSET: Any = object()
 
 
 def _is_immutable(value: Any) -> bool:
-    """Whether whoever reads a field that holds it has the old one or the new one."""
+    """Whether a reader of a field with this value gets a consistent value without a lock."""
     if value is None or isinstance(value, _IMMUTABLE):
         return True
     how = getattr_static(type(value), "__dataclass_params__", None)
@@ -47,7 +45,7 @@ def _is_immutable(value: Any) -> bool:
 
 
 class _VariableState:
-    """What is known of one field, or of one container."""
+    """The latest accesses of one field or container."""
 
     __slots__ = (
         *("key_read", "key_written", "locks_read", "locks_written", "concurrent_reads", "owner", "read", "read_slot"),
@@ -56,9 +54,9 @@ class _VariableState:
     )
 
     def __init__(self, owner: Any, container: Any = None) -> None:
-        self.owner = owner  # a weak reference to the object that has the field; None if it cannot be had
-        self.container = container  # the container, kept so that its id stays its own
-        # Clocks from 1 on. Slot 0 at 0 comes before everything.
+        self.owner = owner  # a weak reference to the object with the field, if possible
+        self.container = container  # keeps the container alive, so that its id is not reused
+        # Clocks start at 1; slot 0 at 0 precedes everything.
         self.written = self.written_slot = self.read = self.read_slot = 0
         self.site_written = self.site_read = 0
         self.locks_written: tuple[Any, ...] = ()
@@ -67,39 +65,39 @@ class _VariableState:
         self.key_read: Any = None
         self.order_written: Any = None
         self.order_read: Any = None
-        # Reads that the latest read does not come after, by slot.
+        # By slot: reads that are concurrent with the latest read.
         self.concurrent_reads: dict[int, tuple[Any, ...]] | None = None
-        self.flag: Any = _UNSET  # the constant that it holds, a pair once that has changed
-        self.immutable_values = True  # nothing but what never changes
-        self.is_field = True  # and no property, whose own lines are looked at
-        self.pending_race: Any = None  # a race that is none as long as it is a flag
+        self.flag: Any = _UNSET  # the constants that it has had
+        self.immutable_values = True  # all values so far were immutable
+        self.is_field = True  # not a property: accesses in its own code are checked
+        self.pending_race: Any = None  # a race that is benign as long as the field is a flag
 
 
 class _ObjectState(dict[str, _VariableState]):
-    """Of one object: its fields, and when it was first seen."""
+    """The fields of one object, and the time of its first access."""
 
     __slots__ = ("clock", "owner", "slot")
 
     clock: int
-    owner: Any  # a weak reference, where there can be one
+    owner: Any  # a weak reference, if possible
     slot: int
 
 
 class RaceDetector:
-    """Of one incarnation of a node. `helpers()` is what its modules get."""
+    """Detects races in one incarnation. `helpers()` are the functions that its modules call."""
 
     def __init__(self, simulation: Simulation, node: Node, sites: SiteTable, modules: frozenset[str]) -> None:
         self._simulation = simulation
         self._node = node
         self._sites = sites
-        self._modules = modules  # whose classes are watched
+        self._modules = modules  # whose classes are checked
         self._objects: dict[int, _ObjectState] = {}
         self._containers: dict[int, _VariableState] = {}
         self._is_watched_class: dict[type, bool] = {}
         self._strong_references: OrderedDict[int, Any] = OrderedDict()
         self.benign_races: dict[tuple[AccessSite, AccessSite], BenignRace] = {}
 
-    # ---- what is watched -----------------------------------------------------------------------------------------
+    # ---- objects and fields ------------------------------------------------------------------------------------------
 
     def _is_watched(self, cls: type) -> bool:
         watched = self._is_watched_class[cls] = cls.__module__ in self._modules and not (
@@ -126,7 +124,7 @@ class RaceDetector:
     def _new_field(self, fields: _ObjectState, obj: Any, name: str) -> _VariableState:
         state = fields[name] = _VariableState(fields.owner)
         found = getattr_static(type(obj), name, None)
-        # What __slots__ makes is a field all the same.
+        # A member of __slots__ is a field, too.
         state.is_field = not hasattr(type(found), "__set__") or isinstance(found, MemberDescriptorType)
         return state
 
@@ -137,10 +135,10 @@ class RaceDetector:
         state.flag, state.immutable_values = _NOT_A_FLAG, False
         return state
 
-    # ---- what the rewritten code calls ---------------------------------------------------------------------------
+    # ---- functions for rewritten code --------------------------------------------------------------------------------
 
     def helpers(self) -> dict[str, Callable[..., Any]]:
-        """Closures: what is called for every field should find what it needs at hand."""
+        """Closures, for speed: they are called for every access."""
         simulation = self._simulation
         objects, containers, watched = self._objects, self._containers, self._is_watched_class
         is_watched, new_object, new_container = self._is_watched, self._new_object, self._new_container
@@ -184,7 +182,7 @@ class RaceDetector:
         def record_write(fields: _ObjectState, state: _VariableState, order: TaskClock, site: int) -> None:
             if state.written != order.clock or state.written_slot != order.slot:
                 if sites[site].in_own_init and fields.clock == order.clock and fields.slot == order.slot:
-                    return  # nobody else can know the object yet
+                    return  # no other thread can know the object yet
                 record_write_slow(state, order, site, None)
             elif state.read_slot != order.slot or state.concurrent_reads:
                 record_write_slow(state, order, site, None)
@@ -242,7 +240,7 @@ class RaceDetector:
             "__read_item__": read_item,
         }
 
-    # ---- what it means -------------------------------------------------------------------------------------------
+    # ---- accesses ----------------------------------------------------------------------------------------------------
 
     def _record_read(self, state: _VariableState, order: TaskClock, site: int, key: Any) -> None:
         if not state.is_field:
@@ -281,7 +279,7 @@ class RaceDetector:
         state.order_written = order
 
     def _note_value(self, state: _VariableState, value: Any, site: int) -> None:
-        """Is it still a flag, or still nothing but what is published whole?"""
+        """Update whether the field is still a flag, and whether all its values are immutable."""
         if state.immutable_values and not _is_immutable(value):
             state.immutable_values = False
         if state.flag is _NOT_A_FLAG:
@@ -331,7 +329,7 @@ def _owner(state: _VariableState) -> Any:
 
 
 def _is_flag(flag: Any, earlier: DetectedAccess, later: DetectedAccess) -> bool:
-    """Whether it has only held constants, two at most. One that is first set when threads run is none."""
+    """Whether it has had at most two constants. A field that is first set after threads started is not a flag."""
     return flag is not _NOT_A_FLAG and flag is not _UNSET and not (earlier.site.in_own_init or later.site.in_own_init)
 
 
@@ -340,7 +338,7 @@ def _comment(*sites: AccessSite) -> str | None:
 
 
 def _same_key(key: Any, other: Any) -> bool:
-    """None is the whole container, ... an element that nobody knows."""
+    """None is the whole container, ... an unknown element."""
     if key is None or other is None:
         return True
     try:

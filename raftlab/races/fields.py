@@ -1,9 +1,7 @@
-"""Which names of a peer's source are fields that change once its threads run, and which of these hold containers.
+"""Finds in a peer's source the fields that change while its threads run, and those that hold containers.
 
-Found by reading all its files, by name and not by class: what is assigned as `anything.x` is a field x of whatever has
-one. So it errs on the side of looking at too much. What is set by setattr() or in a `__dict__` is not found.
-
-Start at `Fields`.
+Fields are found by name, not by class: `anything.x = ...` makes x a field of every class. So too many accesses are
+checked rather than too few. Fields set by setattr() or `__dict__` are not found. Start at `FieldNames`.
 """
 
 from __future__ import annotations
@@ -28,8 +26,8 @@ _NUMBERS = (int, float)
 
 
 class FieldNames:
-    """`changing`: assigned outside an `__init__`, or in one after a thread may have been started. `containers`: of
-    which something is added, removed or replaced somewhere."""
+    """`changing`: assigned outside `__init__`, or in it after a thread may have started. `containers`: items are added,
+    removed or replaced."""
 
     def __init__(self, trees: Iterable[ast.Module]) -> None:
         trees = list(trees)
@@ -46,7 +44,7 @@ class FieldNames:
                     self._add_changed_aliases(node, class_name)
 
     def aliases_in(self, function: ast.FunctionDef) -> frozenset[str]:
-        """Local names of what is held in a field, as `log` in `log = self.log`."""
+        """Local names of containers in fields, as `log` in `log = self.log`."""
         return frozenset(name for name, attribute in _aliases(function) if attribute in self.containers)
 
     def _add_containers(self, node: ast.AST, class_name: str) -> None:
@@ -63,14 +61,14 @@ class FieldNames:
 
 
 def mangled(name: str, class_name: str) -> str:
-    """What Python makes of `self.__x` inside a class."""
+    """The name after Python's mangling of `self.__x`."""
     if class_name and name.startswith("__") and not name.endswith("__"):
         return f"_{class_name.lstrip('_')}{name}" if class_name.strip("_") else name
     return name
 
 
 def _changed_container(node: ast.AST) -> ast.expr | None:
-    """What this node adds to, takes from or replaces in, if it does."""
+    """The container that this node changes, if any."""
     if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
         return node.value
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in WRITERS:
@@ -100,7 +98,7 @@ def _walk(node: ast.AST, class_name: str) -> Iterator[tuple[str, ast.AST]]:
 
 
 def _thread_starters(trees: list[ast.Module]) -> set[str]:
-    """Names of functions that may start a thread, by themselves or by calling others."""
+    """Names of functions that may start a thread, directly or through calls."""
     calls: dict[str, set[str]] = {}
     for tree in trees:
         for node in ast.walk(tree):
@@ -124,7 +122,7 @@ def _called(node: ast.AST) -> set[str]:
 
 
 def _stores(node: ast.AST, class_name: str, starters: set[str]) -> Iterator[tuple[str, bool]]:
-    """Every attribute that is assigned, and whether that is in an __init__ before any thread may run."""
+    """Every assigned attribute, and whether that is in __init__ before a thread may run."""
     for child in ast.iter_child_nodes(node):
         inner_class = child.name if isinstance(child, ast.ClassDef) else class_name
         if isinstance(child, ast.FunctionDef) and child.name in ("__init__", "__post_init__") and class_name:
@@ -134,7 +132,7 @@ def _stores(node: ast.AST, class_name: str, starters: set[str]) -> Iterator[tupl
                 may_run = may_run or bool(_called(statement) & starters)
                 for one in ast.walk(statement):
                     if isinstance(one, ast.Attribute) and not isinstance(one.ctx, ast.Load):
-                        # Of itself; and a function inside may run at any time.
+                        # Only of self, and not in a nested function, which may run later.
                         is_self = isinstance(one.value, ast.Name) and [one.value.id] == self_name
                         early = is_self and not may_run and not isinstance(statement, ast.FunctionDef)
                         yield mangled(one.attr, class_name), early

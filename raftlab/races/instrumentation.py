@@ -1,6 +1,6 @@
-"""What a program that is loaded for races has more than others, and what each of its incarnations gets.
+"""Instruments a peer for `--race`: rewrites its modules, and gives each incarnation a preempter and a race detector.
 
-Start at `Race`.
+Start at `RaceInstrumentation`.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from raftlab.races.report import describe_benign_race
 from raftlab.races.rewriter import rewrite
 from raftlab.races.sites import SiteTable
 
-_MAX_FILES = 100  # that are read for their fields
+_MAX_FILES = 100  # that are searched for fields
 
 
 class RaceInstrumentation:
-    """Of one program. `given`: the names of the files that students are given, and which stay as they are.
+    """Instruments one peer. `given_files`: names of files that students get, which are not rewritten.
 
-    `turns`, `watch`: what of the two is wanted; both, unless somebody measures.
-    `make_turns`: what takes turns away from a node, if it is not this process that decides.
+    `preempt`, `detect`: parts that measurements switch off. `make_preempter`: in a sandboxed process the supervisor
+    decides about preemptions.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class RaceInstrumentation:
         self._detectors: list[RaceDetector] = []
 
     def compile(self, name: str, file: str, folders: Iterable[Path]) -> Any:
-        """The code of a module of the program's; None where it is not to be rewritten: what students are given."""
+        """The rewritten code of a module; None for the files that students get."""
         path = Path(file)
         if path.name in self._given_files:
             return None
@@ -58,11 +58,11 @@ class RaceInstrumentation:
         return self.compile_source([name], path.read_bytes(), file)
 
     def read_fields(self, sources: Iterable[bytes]) -> None:
-        """First: of all files that are the program's own."""
+        """Find the fields in all files of the peer. Must be called first."""
         self._fields = FieldNames(_trees(sources))
 
     def compile_source(self, names: Iterable[str], source: bytes, file: str) -> Any:
-        """The code of a module that may be imported under any of these names."""
+        """The rewritten code of a module that can be imported by any of these names."""
         assert self._fields is not None
         code = rewrite(source, file, self._sites, self._fields, preempt=self._preempt, detect=self._detect)
         self._module_names.update(names)
@@ -80,16 +80,16 @@ class RaceInstrumentation:
             simulation.ordering = Ordering(simulation)
 
     def benign_races(self) -> Iterator[BenignRace]:
-        """Of the last run: what was unordered and is no failure."""
+        """The benign races of the last run."""
         return (benign for detector in self._detectors for benign in detector.benign_races.values())
 
     @property
     def remarks(self) -> list[str]:
-        """The same in words, a line each."""
+        """The benign races of the last run as text, a line each."""
         return list(dict.fromkeys(map(describe_benign_race, self.benign_races())))
 
     def helpers(self) -> dict[str, Callable[..., Any]]:
-        """What the modules of a new incarnation get."""
+        """The functions that rewritten code of a new incarnation calls."""
         simulation, node = current_simulation(), current_node()
         if simulation is None or node is None:
             return _PASS_THROUGH
@@ -106,7 +106,7 @@ class RaceInstrumentation:
         return helpers
 
     def on_constructed(self, *, one_at_a_time: bool = False) -> None:
-        """The constructor of the current node's program has returned. A clerk is asked for one thing at a time."""
+        """A constructor on the current node has returned. `one_at_a_time`: its calls never overlap, as for a clerk."""
         simulation, node = current_simulation(), current_node()
         if simulation is not None and node is not None and simulation.ordering is not None:
             simulation.ordering.made(node, one_at_a_time=one_at_a_time)
@@ -114,7 +114,7 @@ class RaceInstrumentation:
 
 def _trees(sources: Iterable[bytes]) -> Iterator[ast.Module]:
     for source in sources:
-        with suppress(SyntaxError, ValueError):  # told when it is imported, if it is
+        with suppress(SyntaxError, ValueError):  # reported when it is imported
             yield ast.parse(source)
 
 
@@ -122,7 +122,7 @@ def _put(value: Any, obj: Any, name: str, _: int) -> None:
     setattr(obj, name, value)
 
 
-# Where there is no run: what is rewritten does what it did.
+# Outside a run, rewritten code behaves like the original.
 _PASS_THROUGH: dict[str, Callable[..., Any]] = {
     "__preempt__": lambda: None,
     "__unlocked__": lambda: None,

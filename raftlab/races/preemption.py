@@ -1,17 +1,15 @@
-"""When a thread loses its turn: between which statements, and for how long. Each loss is a choice.
+"""Preempts threads between statements. Each preemption is a choice.
 
-The statements of a node's incarnation are counted. For each BLOCK of them the choice source is asked once, so that a
-statement costs next to nothing: choose(("preempt", node, incarnation), number of the block, Chance). What it answers is
-a `Loss`: at which statement of the block, and how late the thread gets its turn back. The plain answer is that nothing
-is lost. The same, more densely, for the gaps behind a critical section, where a thread has let go of its lock and goes
-on: ("preempt unlocked", ...). And most densely, and for longest, where it takes a lock again at once ("preempt relock",
-...): what it has seen in the first section need not be so in the second, and nothing but time shows that.
+The statements of an incarnation are counted in blocks. For each block the choice source is asked once:
+choose(("preempt", node, incarnation), number of the block, distribution). The answer is a `Preemption`: a statement
+of the block, and a delay. The default is none. Preemptions are more frequent right after a lock is released ("preempt
+unlocked"), and most frequent and longest if the thread takes a lock again at once ("preempt relock"): what it read in
+the first critical section may have changed before the second.
 
-A turn that is lost and not late costs no time: whoever is ready goes first. One that comes back late is a busy machine;
-that time is the machine's and not the peer's (Simulation.preempt), and there is little of it: after each, the node is
-left alone for some time.
+A preemption without a delay costs no time: another ready thread runs first. A delay models a busy machine, so it does
+not count as time of the peer (Simulation.preempt). Delays are rare: each is followed by a time without delays.
 
-Start at `Turns`.
+Start at `Preempter`.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from raftlab.trace.events import CAUGHT_UP, PREEMPT, Preempted
 
 STATEMENTS_PER_BLOCK = 64
 UNLOCKS_PER_BLOCK = 4
-# How many times as long as it was late nothing is late again. Who has let go of its lock holds up no other.
+# After a delay, no further delay for this many times its length: less after an unlock, where it blocks no other thread.
 UNDELAYED_FACTOR: dict[str, int] = {
     ChoiceKind.PREEMPT: 20,
     ChoiceKind.PREEMPT_UNLOCKED: 4,
@@ -36,7 +34,7 @@ _MS = 1_000_000
 
 
 class Preemption(msgspec.Struct, frozen=True):
-    """`at`: from 1, the how many-th of its block; 0: nothing is lost."""
+    """`at`: the position in its block, from 1; 0: no preemption."""
 
     at: int = 0
     late_ns: int = 0
@@ -46,7 +44,7 @@ _NONE = Preemption()
 
 
 class PreemptionDistribution(msgspec.Struct, frozen=True):
-    """One of `block` is hit, `loses` times of 64; of these losses, `late` of 64 are late, by `late_ms` at most."""
+    """`preempted_of_64` blocks of 64 have a preemption; of these, `delayed_of_64` of 64 have a delay."""
 
     block: int
     preempted_of_64: int
@@ -65,7 +63,7 @@ class PreemptionDistribution(msgspec.Struct, frozen=True):
         bits = next_bits(bits)
         if bits >> 58 >= self.delayed_of_64:
             return Preemption(at)
-        # At least 1 ms, and as many between 1 and 2 ms as between 30 and 60.
+        # At least 1 ms, log-uniform: as many between 1 and 2 ms as between 30 and 60.
         return Preemption(at, int(_MS * self.delay_ms_max ** ((next_bits(bits) >> 32) / 2**32)))
 
 
@@ -82,19 +80,19 @@ DISTRIBUTIONS: dict[str, PreemptionDistribution] = {
 
 
 def choice_point(kind: str, node: Node) -> ChoicePoint:
-    """Where these choices are made."""
+    """The choice point of these choices."""
     return (kind, node.name, str(node.incarnation))
 
 
 class ResumeDelays:
-    """How late the threads of one incarnation get their turns back."""
+    """Decides how long preempted threads of one incarnation are delayed."""
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
         self._next_ns = dict.fromkeys(UNDELAYED_FACTOR, 0)
 
     def delay_ns(self, kind: str, preemption: Preemption) -> int:
-        """In ns; 0 where it may not be late now."""
+        """The delay; 0 if delays are not allowed now."""
         now_ns = self._simulation.now_ns
         if not preemption.late_ns or now_ns < self._next_ns[kind] or self._simulation.no_delays:
             return 0
@@ -103,7 +101,7 @@ class ResumeDelays:
 
 
 class Preempter:
-    """Of one incarnation of a node: what its rewritten code calls between statements, and in gaps."""
+    """Preempts the threads of one incarnation. Rewritten code calls `statement`, `unlocked` and `relock`."""
 
     def __init__(self, simulation: Simulation, node: Node) -> None:
         self._simulation = simulation
@@ -113,12 +111,12 @@ class Preempter:
         self.unlocked = self._counter(ChoiceKind.PREEMPT_UNLOCKED)
         self.relock = self._counter(ChoiceKind.PREEMPT_RELOCK)
 
-    def _counter(self, kind: str):  # type: ignore[no-untyped-def]  # a function of nothing
-        """A closure: it is called before every statement, and an attribute would cost as much as all the rest."""
+    def _counter(self, kind: str):  # type: ignore[no-untyped-def]  # a function without arguments
+        """A closure, for speed: it is called before every statement."""
         point, distribution = choice_point(kind, self._node), DISTRIBUTIONS[kind]
         choose = self._simulation.choice_source.choose
-        remaining = 1  # until the next loss, or the next block
-        after = 0  # of the block, after the loss
+        remaining = 1  # until the next preemption or the next block
+        after = 0  # of the block, after the preemption
         preemption = _NONE
         ordinal = 0
         preempt = self._preempt
@@ -127,7 +125,7 @@ class Preempter:
             nonlocal remaining, after, preemption, ordinal
             ordinal += 1
             preemption = choose(point, ordinal, distribution)
-            # Written by hand, it may be anything.
+            # A choice file may have any number.
             at = preemption.at if 0 < preemption.at <= distribution.block else 0
             remaining, after = (at, distribution.block - at) if at else (distribution.block, 0)
 
@@ -153,7 +151,7 @@ class Preempter:
     def _preempt(self, kind: str, block: int, preemption: Preemption) -> None:
         task, node = self._simulation.current, self._node
         if task.node is not node or not node.alive:
-            return  # the tester looks at something of the peer's
+            return  # the tester reads something of the peer
         frame = sys._getframe(3)
         self.preempt_at(kind, block, preemption, Preempted(task.name, frame.f_code.co_filename, frame.f_lineno))
 

@@ -1,4 +1,4 @@
-"""A race in words. Start at `RaceFailure`; who has seen a race makes it out of `unordered()`."""
+"""Describes data races as text. Start at `RaceFailure`; the detector calls `make_data_race()`."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _ASSIGNED = re.compile(r"(self\.\w+)\s*(?::[^=]*)?=")  # self.mu = threading.Loc
 
 
 class DetectedAccess(NamedTuple):
-    """Who has touched it, where, and what it held then."""
+    """One access as the detector sees it, with the lock objects."""
 
     is_write: bool
     site: AccessSite
     locks: tuple[Any, ...]
-    entry_point: str  # the function with which the thread began, or that somebody outside has called
+    entry_point: str  # the function that the thread or the call from outside started with
 
 
 class RaceFailure(Failure):
-    """A failure that also is to be had as data."""
+    """A failure with the data race as a value."""
 
     def __init__(self, race: DataRace, peer: str) -> None:
         first, second = race.first, race.second
@@ -36,7 +36,7 @@ class RaceFailure(Failure):
         if likely:
             evidence.append(f"  Likely: {likely}")
         self.race: Final = race
-        # Of one pair of places, whichever came first: neither the values nor the seed tell two of them apart.
+        # Failures with the same two lines are grouped, in either order.
         variety = " and ".join(f"{short_path(location.file)}:{location.line}" for location in self.places)
         super().__init__(f"{head}peer {peer} {_describe(first)}", evidence, rule=RACE.name, variety=variety, peer=peer)
 
@@ -46,14 +46,14 @@ class RaceFailure(Failure):
 
 
 def make_data_race(earlier: DetectedAccess, later: DetectedAccess, owner: Any) -> DataRace:
-    """`owner`: the object whose fields may be those locks."""
+    """`owner`: the object whose fields the locks may be, which gives them names."""
     first, second = (earlier, later) if earlier.is_write else (later, earlier)
     return DataRace(_variable_name(earlier, later), _plain_access(first, owner), _plain_access(second, owner))
 
 
 def _variable_name(earlier: DetectedAccess, later: DetectedAccess) -> str:
     names = [access.site.expression for access in (earlier, later)]
-    fields = [name for name in names if "." in name]  # and not what somebody calls it for short
+    fields = [name for name in names if "." in name]  # rather than a local alias
     return next((name for name in fields if name.startswith("self.")), [*fields, *names][0])
 
 

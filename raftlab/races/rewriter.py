@@ -1,8 +1,8 @@
-"""A peer's source, rewritten: a call between all statements, and around whatever reads or writes a field.
+"""Rewrites a peer's source: adds a call between statements, and around each read or write of a field.
 
-Promise: the program does what it did, in the same order, and everything in it keeps its line: tracebacks, inspect and
-the debugger show the student's file. Not rewritten: what is done when a module is imported, what runs where nobody can
-wait or the lab itself asks (`__del__`, `__repr__`, `__eq__`, ...), and `async` functions.
+Promise: the code does the same in the same order, and each statement keeps its line: tracebacks, inspect and the
+debugger show the student's file. Not rewritten: module-level code, `async` functions, and methods in which a thread
+cannot wait or that the lab calls (`__del__`, `__repr__`, `__eq__`, ...).
 
     self.x                  __read_field__(self, 'x', 7)
     self.x = e              __write_field__(e, self, 'x', 8)
@@ -11,8 +11,8 @@ wait or the lab itself asks (`__del__`, `__repr__`, `__eq__`, ...), and `async` 
     self.log.append(e)      __write_container__(__read_field__(self, 'log', 11), None, 12).append(e)
     self.log[i]             __read_container__(__read_field__(self, 'log', 13), i, 14)[i]
 
-The numbers name sites (sites.py). preemption.py and detector.py define the calls. fields.py finds first which names
-are worth it. Start at `rewrite()`.
+The numbers are sites (sites.py). preemption.py and detector.py define the functions. fields.py finds the fields that
+matter first. Start at `rewrite()`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from raftlab.races.sites import SiteTable
 
 S = TypeVar("S", bound=ast.stmt)
 
-# What the lab itself may ask, or Python where nobody can wait.
+# The lab may call these, or Python does where a thread cannot wait.
 _NOT_REWRITTEN = frozenset(
     f"__{name}__"
     for name in (
@@ -35,14 +35,14 @@ _NOT_REWRITTEN = frozenset(
         *("repr", "set_name", "setattr", "setstate", "sizeof", "str"),
     )
 )
-# In the key's place: the whole container; and one element, but who knows which.
+# The key of an element that is not known. None is the whole container.
 _UNKNOWN = Ellipsis
 
 
 def rewrite(
     source: bytes, file: str, sites: SiteTable, fields: FieldNames, *, preempt: bool = True, detect: bool = True
 ) -> Any:
-    """The code of a module. SyntaxError as Python's own."""
+    """The rewritten code of a module. Raises SyntaxError as compile() does."""
     tree = ast.parse(source, file)
     if preempt or detect:
         sites.begin_file(file, source)
@@ -57,14 +57,14 @@ class _Rewriter(ast.NodeTransformer):
         self._fields = fields
         self._preempt = preempt
         self._detect = detect
-        self._function = ""  # in which we are; "" outside all
+        self._function = ""  # the current function; "" at module level
         self._class = ""
-        self._self_name = ""  # the function's first parameter
-        self._aliases: frozenset[str] = frozenset()  # local names of what may be a container held in a field
+        self._self_name = ""  # the first parameter of a method
+        self._aliases: frozenset[str] = frozenset()  # local names that may refer to a container in a field
         self._outer_names: frozenset[str] = frozenset()  # names that the function declares global or nonlocal
         self._temporaries = 0
 
-    # ---- functions, classes, statements --------------------------------------------------------------------
+    # ---- functions, classes, statements ------------------------------------------------------------------------------
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
         saved = self._class, self._function
@@ -85,7 +85,7 @@ class _Rewriter(ast.NodeTransformer):
         arguments = [*node.args.posonlyargs, *node.args.args]
         self._function = node.name
         self._self_name = arguments[0].arg if arguments and self._class else ""
-        # A nested function sees its outer's names.
+        # A nested function sees the names of the outer one.
         self._aliases = self._aliases | self._fields.aliases_in(node)
         self._outer_names = frozenset(
             name for inner in ast.walk(node) if isinstance(inner, (ast.Global, ast.Nonlocal)) for name in inner.names
@@ -102,7 +102,7 @@ class _Rewriter(ast.NodeTransformer):
         return node
 
     def _block(self, statements: Sequence[ast.stmt]) -> list[ast.stmt]:
-        """Of a function: each statement with a call before it."""
+        """The statements of a function, with a call before each."""
         new: list[ast.stmt] = []
         for number, statement in enumerate(statements):
             is_text = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
@@ -128,7 +128,7 @@ class _Rewriter(ast.NodeTransformer):
                 block = getattr(node, name, None)
                 if isinstance(block, list) and block and isinstance(block[0], ast.stmt):
                     setattr(node, name, self._block(block))
-            # The rest: expressions, handlers, cases.
+            # The rest: expressions, except clauses, cases.
             for name, value in ast.iter_fields(node):
                 if name in ("body", "orelse", "finalbody") and isinstance(value, list):
                     continue
@@ -143,13 +143,13 @@ class _Rewriter(ast.NodeTransformer):
         if not self._function:
             return super().generic_visit(node)
         node.subject = self.visit(node.subject)
-        for case in node.cases:  # a pattern's names are no expressions
+        for case in node.cases:  # names in a pattern are not expressions
             if case.guard is not None:
                 case.guard = self.visit(case.guard)
             case.body = self._block(case.body)
         return node
 
-    # ---- assignments -----------------------------------------------------------------------------------------
+    # ---- assignments -------------------------------------------------------------------------------------------------
 
     def visit_Assign(self, node: ast.Assign) -> ast.AST:
         if not self._function:
@@ -165,7 +165,7 @@ class _Rewriter(ast.NodeTransformer):
         if not self._function:
             return node
         if node.value is None:
-            return node  # no more than a remark
+            return node  # only an annotation
         if isinstance(node.target, ast.Attribute) and self._is_write_recorded(node.target):
             return self._write_field(self.visit(node.value), self.visit(node.target.value), node.target, node)
         node.value = self.visit(node.value)
@@ -222,7 +222,7 @@ class _Rewriter(ast.NodeTransformer):
             rewritten.append(_at(node, ast.Assign([store], _load(value))))
         return rewritten
 
-    # ---- expressions -----------------------------------------------------------------------------------------
+    # ---- expressions -------------------------------------------------------------------------------------------------
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         if not self._function or not self._detect:
@@ -319,14 +319,14 @@ class _Rewriter(ast.NodeTransformer):
         return node
 
     def _read_all(self, node: ast.expr) -> Any:
-        """Where all of a container is looked at, if it is one."""
+        """An expression that reads all of a container, if it is one."""
         container = self._container(node)
         if container is None:
             return self.visit(node)
         return ast.copy_location(_call("__read_container__", container, ast.Constant(None), self._site(node)), node)
 
     def _container(self, node: ast.expr) -> ast.expr | None:
-        """What may be a container that is held in a field, rewritten; None if it is something else."""
+        """The rewritten expression, if it may be a container in a field; otherwise None."""
         if not self._detect or not self._function:
             return None
         if isinstance(node, ast.Name) and node.id in self._aliases:
@@ -335,7 +335,7 @@ class _Rewriter(ast.NodeTransformer):
             return self.visit(node)  # type: ignore[no-any-return]
         return None
 
-    # ---- what is worth it --------------------------------------------------------------------------------------
+    # ---- which fields matter -----------------------------------------------------------------------------------------
 
     def _is_read_recorded(self, node: ast.Attribute) -> bool:
         return self._detect and self._mangled(node.attr) in self._fields.changing
@@ -355,13 +355,13 @@ class _Rewriter(ast.NodeTransformer):
         return ast.Constant(self._sites.add(node, self._function, is_constant=is_constant, in_own_init=in_own_init))
 
     def _temporary(self) -> str:
-        # No identifier: no name of the student's, and nothing that a report shows.
+        # Not an identifier, so it cannot collide with a name in the peer.
         self._temporaries += 1
         return f".race{self._temporaries}"
 
 
 def _may_release_lock(statement: ast.stmt) -> bool:
-    """Of a lock, most likely: `with self.mu:`, which is no call, so not made for this block alone; or a release()."""
+    """Probably releases a lock: `with self.mu:` (not a call, which would make a new object), or release()."""
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
         func = statement.value.func
         return isinstance(func, ast.Attribute) and func.attr == "release"
@@ -369,7 +369,7 @@ def _may_release_lock(statement: ast.stmt) -> bool:
 
 
 def _takes_lock_again(statements: Sequence[ast.stmt]) -> bool:
-    """The next critical section begins here, before anything is called that could wait."""
+    """Whether the next critical section starts before any call."""
     for statement in statements:
         if isinstance(statement, ast.With) and _may_release_lock(statement):
             return True

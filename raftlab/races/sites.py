@@ -1,6 +1,6 @@
-"""Places in a peer's source where a field is read or written, by number: what the rewritten code passes on.
+"""Numbers the places in a peer's source that read or write a field. Rewritten code passes these numbers.
 
-Start at `Sites`.
+Start at `SiteTable`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ class AccessSite(NamedTuple):
     file: str
     line: int
     function: str
-    expression: str  # as it stands there: self.log
-    is_constant: bool  # what is written is a literal
-    in_own_init: bool  # in the __init__ of the object itself
-    comment: str | None  # what the line's `# race: ok` says
+    expression: str  # in the source: self.log
+    is_constant: bool  # the value written is a literal
+    in_own_init: bool  # in __init__, of self
+    comment: str | None  # the text after `# race: ok` in that line
 
 
 class SiteTable:
-    """Of one program, over all its modules."""
+    """The sites in all modules of one peer."""
 
     def __init__(self) -> None:
         self._all: list[AccessSite] = []
