@@ -124,7 +124,7 @@ def main(args: argparse.Namespace) -> int:
         if args.gradescope is not None:
             return _write_autograder(args, rubric, public, hidden)
         own = (args.out, *args.hidden, *(path for path in (args.solution, args.kv) if path))
-        graded_tests = [test for test in (*public, *hidden) if rubric.asks(test)]
+        graded_tests = [test for test in (*public, *hidden) if rubric.includes(test)]
         wanted = _wanted(rubric, graded_tests)
         loaded = load_submissions(args.submissions, wanted, single=args.single, excluded=own)
         _make_out(args.out)

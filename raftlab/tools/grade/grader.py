@@ -38,7 +38,7 @@ from raftlab.tools.grade.runs.run_worker import RunWorker
 from raftlab.tools.grade.runs.worker import RunRequest, RunSetup
 from raftlab.tools.grade.submission_loader import SERVER, Submission
 from raftlab.tools.grade.values.results import Artifacts, Result, TestResult
-from raftlab.tools.grade.values.rubric import FUZZ, Failures, Graded, Limits, RubricError
+from raftlab.tools.grade.values.rubric import FUZZ, Failures, GradedTest, Limits, RubricError
 from raftlab.tools.grade.values.store import Store
 
 
@@ -46,7 +46,7 @@ from raftlab.tools.grade.values.store import Store
 class Assignment:
     """The tests, which are the same for all submissions, and how they are run."""
 
-    tests: tuple[Graded, ...]
+    tests: tuple[GradedTest, ...]
     files: dict[str, LabTest]  # by name
     limits: Limits
     reference: dict[str, bytes] = field(default_factory=dict)  # the peer that services run on; {}: the submission's
@@ -68,7 +68,7 @@ class Assignment:
         digest.update(msgspec.json.encode(self.reference) if self.reference else b"")
         return digest.hexdigest()
 
-    def wants_service(self, test: Graded) -> bool:
+    def wants_service(self, test: GradedTest) -> bool:
         return self.files[test.name].wants_service
 
 
@@ -243,7 +243,12 @@ class _Grading:
         return artifacts
 
     def _test_result(
-        self, test: Graded, run_worker: RunWorker, store: Store[Outcome] | None, lab_code: str, stop: threading.Event
+        self,
+        test: GradedTest,
+        run_worker: RunWorker,
+        store: Store[Outcome] | None,
+        lab_code: str,
+        stop: threading.Event,
     ) -> TestResult:
         not_run = self._reason_not_run(test)
         if not_run or store is None:
@@ -259,7 +264,7 @@ class _Grading:
             self._problems[of_service] = problem
         return TestResult(test, tuple(runs))
 
-    def _reason_not_run(self, test: Graded) -> str:
+    def _reason_not_run(self, test: GradedTest) -> str:
         """Why a test is not run, or ""."""
         limits = self._assignment.limits
         of_service = self._assignment.wants_service(test)
@@ -276,7 +281,7 @@ class _Grading:
             return f"{self._forced[test.part]} tests of this part were killed, so the rest of the part was not run."
         if test.race and self._results[test.of].verdict == FAILED:
             return "it fails without preemption, too."
-        if self._spent_s[test.besides] >= limits.submission_s:
+        if self._spent_s[test.additional] >= limits.submission_s:
             return f"the submission has used up its {limits.submission_s} s of real time."
         return ""
 
@@ -284,7 +289,7 @@ class _Grading:
         submission = self._submission
         results = [self._results[test.name] for test in self._assignment.tests]
         if any(result.verdict == Ending.UNVERIFIED for result in results):
-            results = [result.unverified_alone for result in results]
+            results = [result.with_single_server_tests_unverified for result in results]
         # Of public tests only: the student reads this, and names of methods could reveal a hidden test.
         public = [run for result in results if not result.test.hidden for run in result.runs]
         off = dict.fromkeys(f"{line}." for run in public for line in run.checks_off)
@@ -336,7 +341,7 @@ class _Grading:
         return RunRequest(setup, str(test.file), shown_as, test.name, seed, replay)
 
     def _runs_of(
-        self, test: Graded, run_worker: RunWorker, store: Store[Outcome], code: str, stop: threading.Event
+        self, test: GradedTest, run_worker: RunWorker, store: Store[Outcome], code: str, stop: threading.Event
     ) -> list[Outcome]:
         """Seed after seed, until all runs are made or too many have failed."""
         progress = self._progress
@@ -357,14 +362,14 @@ class _Grading:
                 progress.count(made=1)
             run.replay = replay
             runs.append(run)
-            self._spent_s[test.besides] += run.real_s
+            self._spent_s[test.additional] += run.real_s
             failures += run.failed or (test.skips_fail and run.ending is Ending.SKIPPED)
             if failures > test.failures_allowed or run.ending is Ending.UNLOADABLE:
                 break
         progress.count(not_needed=len(test.seeds) - len(runs))
         return runs
 
-    def _replay(self, test: Graded, lab_test: LabTest, seed: int) -> str:
+    def _replay(self, test: GradedTest, lab_test: LabTest, seed: int) -> str:
         """The replay command: of a public test for the student, of a hidden one for the grader."""
         if not test.hidden:
             file = FUZZ_TESTS if test.part == FUZZ else ""

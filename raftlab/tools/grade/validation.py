@@ -23,7 +23,7 @@ from raftlab.harness.records import files_of, files_of_service
 from raftlab.tools.common.interrupts import first_done
 from raftlab.tools.common.text import counted
 from raftlab.tools.grade.grader import Assignment
-from raftlab.tools.grade.values.rubric import Graded
+from raftlab.tools.grade.values.rubric import GradedTest
 from raftlab.tools.grade.values.store import write_whole
 from raftlab.tools.stress.pool import Batch, LocalPool
 from raftlab.tools.workers.job_bundle import Kit
@@ -85,7 +85,7 @@ class Validation:
 
     def _make(
         self,
-        tests_left: list[Graded],
+        tests_left: list[GradedTest],
         failed_runs: dict[str, list[Outcome]],
         jobs: int,
         watch: Callable[[], None],
@@ -147,7 +147,7 @@ class Validation:
             if (found := self._record.tests[test.name].failed)
         ]
 
-    def _is_validated(self, test: Graded) -> bool:
+    def _is_validated(self, test: GradedTest) -> bool:
         validated = self._record.tests.get(test.name)
         return (
             validated is not None

@@ -1,7 +1,6 @@
-"""What a graded run depends on: the tester, and what the process that makes the run needs of the tools.
+"""A digest of the code that graded runs depend on: the tester, and the tools that the run worker imports.
 
-Promise: what the worker needs is found by reading its imports, at any remove, so nothing has to be listed. Start at
-`run_digest()`.
+Promise: these files are found by following imports, so no list needs maintenance. Start at `run_digest()`.
 """
 
 from __future__ import annotations
@@ -14,19 +13,19 @@ from pathlib import Path
 
 from raftlab.layout import ROOT, TOOLS, run_files
 
-# What makes the runs of a submission, and what draws those that nobody wrote.
+# The module that makes the runs of a submission, and the one that generates random runs.
 _WORKER = "raftlab.tools.grade.runs.worker"
 FUZZ_TESTS = f"{TOOLS}/generator/as_test.py"
 
 
 def graded_run_files() -> list[Path]:
-    """What decides about a graded run: the tester, and what the grader's worker needs of the tools."""
+    """The files that affect a graded run: the tester, and the tools that the run worker imports."""
     drawing = needed_by(FUZZ_TESTS.removesuffix(".py").replace("/", "."))
     return list(dict.fromkeys([*run_files(), *needed_by(_WORKER), *drawing]))
 
 
 def run_digest() -> str:
-    """Of all that, without the submission, the test and the limits."""
+    """Of these files, without the submission, the test and the limits."""
     digest = hashlib.blake2b(digest_size=16)
     for path in graded_run_files():
         content = path.read_bytes()
@@ -37,7 +36,7 @@ def run_digest() -> str:
 
 @cache
 def needed_by(module: str) -> tuple[Path, ...]:
-    """The files of the tools that a module of theirs imports, itself included, at any remove."""
+    """The files of the tools that a module imports, directly or indirectly, including itself."""
     found: dict[str, Path] = {}
     waiting = [module]
     while waiting:
@@ -51,7 +50,7 @@ def needed_by(module: str) -> tuple[Path, ...]:
 
 
 def _file_of(module: str) -> Path | None:
-    """None for what is no module of the tools: another's, or a name in one."""
+    """None if this is not a module of the tools."""
     if not f"{module}.".startswith(f"{TOOLS.replace('/', '.')}."):
         return None
     path = ROOT / module.replace(".", "/")
@@ -59,7 +58,7 @@ def _file_of(module: str) -> Path | None:
 
 
 def _imports(path: Path) -> Iterator[str]:
-    """Also those inside functions. Ours are never relative."""
+    """Also imports inside functions. The lab has no relative imports."""
     for statement in ast.walk(ast.parse(path.read_bytes())):
         if isinstance(statement, ast.Import):
             yield from (alias.name for alias in statement.names)

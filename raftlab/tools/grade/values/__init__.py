@@ -1,1 +1,1 @@
-"""What the parts of the grader pass to each other: the rubric, results, and where results are kept."""
+"""The grader's data: the rubric, results, and the store of runs."""

@@ -1,7 +1,7 @@
-"""What one submission earned, and why: runs in, points out.
+"""The result of a submission: runs in, points out.
 
-Promise: the same runs give the same result, to the byte, whatever order they were made in and however long they took.
-Real time is kept for the class overview alone. Start at `Result.of()`.
+Promise: equal runs give byte-identical results, whatever their order and duration. Only the class overview uses real
+time. Start at `Result`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import msgspec
 from msgspec.structs import replace as replaced
 
 from raftlab.harness.outcome import FAILED, Ending, Outcome
-from raftlab.tools.grade.values.rubric import Graded
+from raftlab.tools.grade.values.rubric import GradedTest
 
-PROVENANCE = "provenance.json"  # how the results came about; beside the overview
+PROVENANCE = "provenance.json"  # how the results were made; beside the overview
 
 
 def without_replay(run: Outcome) -> Outcome:
@@ -28,17 +28,17 @@ def without_replay(run: Outcome) -> Outcome:
 
 
 class Artifacts(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """A failed run of a public test, drawn and shrunk. Files are beside the student's page, by name."""
+    """The page and the minimized run of a failed public test. Files are in a folder beside the student's page."""
 
     test: str
     seed: int
     page: str = ""  # of the run; "" if there is none
     no_page: str = ""  # why
-    recipe: list[str] = []  # what the same failure needs; none: it was not shrunk
+    recipe: list[str] = []  # reproduction steps; []: it was not minimized
     not_shrunk: str = ""  # why
     timeline: str = ""
     shrunk_page: str = ""
-    choices: str = ""  # replays what is left
+    choices: str = ""  # the choice file that replays the minimized run
     events: int = 0
     events_left: int = 0
     files: dict[str, str] = {}  # digests
@@ -47,11 +47,11 @@ class Artifacts(msgspec.Struct, omit_defaults=True, kw_only=True):
 
 @dataclass(frozen=True)
 class TestResult:
-    __test__ = False  # to pytest: this is no class of tests
+    __test__ = False  # for pytest: this is not a class of tests
 
-    test: Graded
+    test: GradedTest
     runs: tuple[Outcome, ...]
-    not_run: str = ""  # why no run was made, if none was
+    not_run: str = ""  # why the test was not run, or ""
 
     @property
     def failures(self) -> list[Outcome]:
@@ -59,14 +59,14 @@ class TestResult:
 
     @property
     def for_students(self) -> TestResult:
-        """A hidden test is replayed from the grader's files alone, and these are nobody else's business."""
+        """Without the replay commands of a hidden test, which name the grader's files."""
         return replace(self, runs=tuple(without_replay(run) for run in self.runs)) if self.test.hidden else self
 
     @property
     def verdict(self) -> str:
-        """PASSED, UNVERIFIED, SKIPPED, or FAILED: as often as the rubric asks.
+        """PASSED, UNVERIFIED, SKIPPED, or FAILED, by the rubric's pass rate.
 
-        A test that is given up early has failed too often already.
+        A test with runs missing has failed too often already.
         """
         if len(self.runs) < len(self.test.seeds) or len(self.failures) > self.test.failures_allowed:
             return FAILED
@@ -76,8 +76,8 @@ class TestResult:
         return Ending.PASSED if Ending.PASSED in endings or self.test.skips_fail else Ending.SKIPPED
 
     @property
-    def unverified_alone(self) -> TestResult:
-        """Of a peer whose messages cannot be read elsewhere: where it sends none, that proves nothing either."""
+    def with_single_server_tests_unverified(self) -> TestResult:
+        """For a peer that is unverified in other tests: tests with a single server are unverified, too."""
         runs = (replaced(run, ending=Ending.UNVERIFIED) if run.alone and run.passed else run for run in self.runs)
         return replace(self, runs=tuple(runs))
 
@@ -96,16 +96,16 @@ class TestResult:
 
     @property
     def possible(self) -> float:
-        """What a correct peer of this design can earn by it."""
+        """What a correct peer of this design can earn."""
         return 0.0 if self.skipped else self.test.points
 
     @property
     def summary(self) -> str:
-        """One line, with nothing in it that a hidden test must not tell."""
+        """One line that reveals nothing of a hidden test."""
         if self.not_run:
             return f"Not run: {self.not_run}"
         if self.skipped:
-            return "Skipped: it asks for what not every correct peer has, so it counts neither way."
+            return "Skipped: it does not apply to this design, so it does not count."
         if self.verdict == Ending.UNVERIFIED:
             share = self.test.unverified_share
             worth = (
@@ -121,7 +121,7 @@ class TestResult:
         if self.passed:
             return f"Passed {good} of {many} runs." if many > 1 else "Passed."
         left = many - len(self.runs)
-        rest = f"; the last {left} were not needed" if left > 1 else "; the last was not needed" if left else ""
+        rest = f"; {left} not run" if left else ""
         return f"Failed {len(self.failures)} of {len(self.runs)} runs{rest}." if many > 1 else "Failed."
 
 
@@ -130,13 +130,13 @@ class Result:
     """One submission."""
 
     name: str
-    problem: str  # why nothing could be run at all, or ""
-    remarks: tuple[str, ...]  # on what was handed in
+    problem: str  # why no test could run, or ""
+    remarks: tuple[str, ...]  # about the submission
     tests: tuple[TestResult, ...]
     real_s: float = field(compare=False, default=0.0)
-    file: str = ""  # what was handed in, by its own name
+    file: str = ""  # the submitted file or folder
     shown: tuple[Artifacts, ...] = ()  # of failures of public tests
-    unverified_because: tuple[str, ...] = ()  # what could not be verified, why, and what to change
+    unverified_because: tuple[str, ...] = ()  # what cannot be verified, why, and what to change
 
     @property
     def score(self) -> float:
@@ -165,7 +165,7 @@ class Result:
 
     @property
     def rules_broken(self) -> Counter[str]:
-        """The rules of the protocol that were broken, with the number of tests in which each was."""
+        """The violated rules, with the number of tests in which each was."""
         return Counter(rule for test in self.tests for rule in sorted({run.rule for run in test.failures if run.rule}))
 
 
@@ -175,7 +175,7 @@ def renamed(name: str, file: str) -> bool:
 
 
 def points(value: float) -> str:
-    """12, 7.5, 3.33: as few digits as say it."""
+    """12, 7.5, 3.33: at most two decimals."""
     return f"{round(value, 2):g}"
 
 

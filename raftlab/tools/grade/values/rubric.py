@@ -1,7 +1,7 @@
-"""What is graded and what it is worth: a small TOML file, every line of it optional.
+"""The rubric: which tests are graded, and for how many points. A small TOML file; every line is optional.
 
-Promise: a rubric and a set of tests give one table of points, and one list of seeds for each test, the same for every
-submission. A rubric that names what is not there is refused, with the name.
+Promise: a rubric and a set of tests give each test its points and seeds, the same for every submission. A rubric that
+names an unknown test or part is refused, with the name.
 
 Start at `Rubric.read()` and `Rubric.assign()`.
 """
@@ -21,44 +21,44 @@ import msgspec
 
 from raftlab.harness.lab_test import LabTest
 
-# Gradescope's words: who sees a result, and when.
+# As in Gradescope: who sees a result, and when.
 Visibility = Literal["visible", "hidden", "after_due_date", "after_published"]
-# What is told of a hidden test: its name and its failures, its name, or only that it is one.
+# What students see of a hidden test: its name and failures, its name, or only that it exists.
 Show = Literal["everything", "names", "nothing"]
 
-# On whose raft.py the services of parts 3A and 3B are run.
+# The raft.py that services of parts 3A and 3B run on: the submission's, or the instructor's.
 OnRaft = Literal["own", "reference"]
 
 PARTS = ("2a", "2b", "2c", "2d", "3a", "3b")
 _POINTS = {"2a": 20.0, "2b": 30.0, "2c": 30.0, "2d": 20.0}
-OTHER = "other"  # the part of a test whose name has none
-RACE = "race"  # and of runs in which any line may lose its turn (docs/student/race.md)
+OTHER = "other"  # the part of a test without a part in its name
+RACE = "race"  # the part of runs with preemption at any line (docs/student/race.md)
 
 
-FUZZ = "fuzz"  # and of random runs (docs/student/fuzz.md)
-_RACES = " with races"  # what such a test is called
+FUZZ = "fuzz"  # the part of random runs (docs/student/fuzz.md)
+_RACES = " with races"  # at the end of such a test's name
 
 
 class RubricError(Exception):
-    """The rubric cannot be used; the text names the file, the place and what is legal there."""
+    """The rubric cannot be used; the text names the file, the line's key and its legal values."""
 
 
 class Limits(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """What one run of a submission may use, and all of its runs."""
+    """Limits of one run of a submission, and of all its runs."""
 
     cpu_s: int = 30  # of one server, from its start to its crash, or of one clerk
     real_s: int = 120
     memory_mb: int = 1024  # of all servers together; a clerk may use a sixteenth of it
-    output_kb: int = 8  # how much of what it prints is kept
-    submission_s: int = 3600  # real time of all its runs; what is left then is not tried
-    # So many tests of one part may have to be ended by force; then the rest of the part is not tried.
+    output_kb: int = 8  # how much of its output is kept
+    submission_s: int = 3600  # real time of all its runs; the rest is not run
+    # After this many killed tests in a part, the rest of the part is not run.
     forced_per_part: int = 2
 
 
 class Public(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     visibility: Visibility = "visible"
     weight: float = 1.0
-    extra: bool = True  # the tests beyond MIT's, too
+    extra: bool = True  # also the tests beyond MIT's
 
 
 class Hidden(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -68,17 +68,17 @@ class Hidden(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class Checks(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """What becomes of a test that could not be judged."""
+    """How to grade a test without a verdict."""
 
-    # It rests on votes or acknowledgements that cannot be decoded: "refuse" gives nothing, "cap:60" at most 60 % of its
+    # Unverified, because votes or acknowledgments cannot be decoded: "refuse" gives nothing, "cap:60" gives 60 % of its
     # points, "allow" all of them.
     undecodable: str = "refuse"
-    # It asks for what not every correct peer has: "exclude" leaves it out of both sums, "fail" gives nothing.
+    # Skipped, because it does not apply to the design: "exclude" does not count it, "fail" gives nothing.
     skipped: Literal["exclude", "fail"] = "exclude"
 
     @property
     def unverified_share(self) -> float | None:
-        """Of the points of a test that cannot be verified; None if that is no legal value."""
+        """The share of points of an unverified test; None if the value is invalid."""
         cap = re.fullmatch(r"cap:(\d\d?)", self.undecodable)
         if cap:
             return int(cap[1]) / 100
@@ -86,32 +86,32 @@ class Checks(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class Failures(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """What is shown of a submission's failures in public tests, besides their reports."""
+    """What students see of failures in public tests, besides reports."""
 
-    pages: int = 10  # so many runs are drawn as pages; 0: none
-    pages_mb: int = 20  # of all of them together
-    shrink: int = 5  # so many mistakes are shrunk; 0: none
-    shrink_runs: int = 300  # that one may take; fewer if they are long
-    shrink_s: int = 120  # real time of one; what takes longer is not shrunk
+    pages: int = 10  # runs with a page; 0: none
+    pages_mb: int = 20  # size of all pages together
+    shrink: int = 5  # causes that are minimized; 0: none
+    shrink_runs: int = 300  # runs for each; fewer if they are long
+    shrink_s: int = 120  # real time for each; beyond it, a cause is not minimized
 
 
 class Race(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """Runs of public tests in which any line may lose its turn. What is found is told; it costs what it has points."""
+    """Runs of public tests with preemption at any line. Without points, failures are shown but cost nothing."""
 
-    runs: int = 0  # seeds of each; 0: none is made
-    tests: tuple[str, ...] = ()  # of these; none named: of all public tests that are graded
-    points: float = 0.0  # shared by them, on top of the parts'
+    runs: int = 0  # seeds of each; 0: none
+    tests: tuple[str, ...] = ()  # only these tests; (): all public tests that are graded
+    points: float = 0.0  # divided among them, on top of the parts'
 
 
 class Fuzz(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """Random runs, the same for everybody. What is found is told; it costs what it has points."""
+    """Random runs, the same for all submissions. Without points, failures are shown but cost nothing."""
 
-    runs: int = 0  # without snapshots, and so many with them where 2D is graded; 0: none is made
-    points: float = 0.0  # shared by the two, on top of the parts'
+    runs: int = 0  # this many without snapshots and, if 2D is graded, this many with them; 0: none
+    points: float = 0.0  # half for each group, on top of the parts'
 
 
 class PerTest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """What differs for one test. `points` are on top of the part's; `weight` is its share of them."""
+    """What differs for one test. `weight` is its share of the part's points; `points` are on top of them."""
 
     runs: int | None = None
     pass_rate: float | None = None
@@ -120,8 +120,8 @@ class PerTest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     visibility: Visibility | None = None
 
 
-class Graded(msgspec.Struct, frozen=True):
-    """One test as this rubric has it."""
+class GradedTest(msgspec.Struct, frozen=True):
+    """One test with its points and seeds."""
 
     name: str
     part: str
@@ -143,17 +143,17 @@ class Graded(msgspec.Struct, frozen=True):
 
     @property
     def counts(self) -> bool:
-        """Whether it is more than something to learn from."""
-        return not self.besides or self.points > 0
+        """Whether it is graded; False: its failures are only shown."""
+        return not self.additional or self.points > 0
 
     @property
-    def besides(self) -> bool:
-        """Whether it is made besides the tests: it takes none of the time that they have."""
+    def additional(self) -> bool:
+        """Whether it is a race or fuzz run, which has a separate time limit."""
         return self.part in (RACE, FUZZ)
 
     @property
     def failures_allowed(self) -> int:
-        # The small term is for rates like 0.9 of 10, which is 9.000000000000002 failures short of ten.
+        # The small term corrects rates like 0.9 of 10, which gives 0.9999999999999998 failures.
         return int(len(self.seeds) * (1 - self.pass_rate) + 1e-9)
 
 
@@ -161,10 +161,10 @@ class Rubric(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     title: str = "Raft"
     runs: int = 2  # seeds of each test
     pass_rate: float = 1.0  # the share of them that must pass, for the points
-    seed: str = ""  # what the seeds are made from; see seed_phrase()
-    # The student's files; everything else is the lab's own. The first must be there.
+    seed: str = ""  # the text from which the seeds are derived; see seed_phrase()
+    # The student's files; all others come from the lab. The first is required.
     files: tuple[str, ...] = ("raft.py", "messages.py")
-    # The same in the folder kv, if 3A or 3B is graded. The first two must be there.
+    # The same in the folder kv, if 3A or 3B is graded. The first two are required.
     service_files: tuple[str, ...] = ("server.py", "client.py", "messages.py")
     raft: OnRaft = "own"
     points: dict[str, float] = msgspec.field(default_factory=lambda: dict(_POINTS))
@@ -189,12 +189,12 @@ class Rubric(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
             rubric = msgspec.convert(raw, cls)
         except msgspec.ValidationError as error:
             raise RubricError(f"{path}: {error}") from None
-        wrong = rubric._wrong()
-        if wrong:
-            raise RubricError(f"{path}: {wrong}")
+        problem = rubric._problem()
+        if problem:
+            raise RubricError(f"{path}: {problem}")
         return rubric
 
-    def _wrong(self) -> str:
+    def _problem(self) -> str:
         for part, points in self.points.items():
             if part not in (*PARTS, OTHER):
                 return f"points.{part}: a part is one of {', '.join(PARTS)} or {OTHER}"
@@ -212,13 +212,13 @@ class Rubric(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         for where, value in weights.items():
             if not 0 <= value < math.inf:
                 return f"{where}: must be 0 or more, got {value:g}"
-        for name, besides in (("race", self.race), ("fuzz", self.fuzz)):
-            if not 0 <= besides.runs <= 10_000:
-                return f"{name}.runs: must be 0..10000, got {besides.runs}"
-            if not 0 <= besides.points < math.inf:
-                return f"{name}.points: must be 0 or more, got {besides.points:g}"
-            if besides.points and not besides.runs:
-                return f"{name}.points: without {name}.runs nobody can earn them; say how many runs are made"
+        for name, extra in (("race", self.race), ("fuzz", self.fuzz)):
+            if not 0 <= extra.runs <= 10_000:
+                return f"{name}.runs: must be 0..10000, got {extra.runs}"
+            if not 0 <= extra.points < math.inf:
+                return f"{name}.points: must be 0 or more, got {extra.points:g}"
+            if extra.points and not extra.runs:
+                return f"{name}.points: needs {name}.runs; set how many runs are made"
         for name in Limits.__struct_fields__:
             if getattr(self.limits, name) < 1:
                 return f"limits.{name}: must be at least 1, got {getattr(self.limits, name)}"
@@ -242,18 +242,18 @@ class Rubric(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
     def assign(
         self, public: Sequence[LabTest], hidden: Sequence[LabTest], phrase: str, fuzz_tests: Sequence[LabTest] = ()
-    ) -> list[Graded]:
-        """Points and seeds of each test, the public ones first. `fuzz_tests` draw their runs themselves."""
+    ) -> list[GradedTest]:
+        """Points and seeds of each test, public tests first. `fuzz_tests` generate random runs."""
         tests = [(test, False) for test in public] + [(test, True) for test in hidden]
         names = [test.name for test, _ in tests]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
-            raise RubricError(f"two tests are called {twice}; a hidden test needs a name of its own")
+            raise RubricError(f"two tests are called {twice}; rename the hidden one")
         parts = {test.name: test.part or OTHER for test, _ in tests}
-        tests = [(test, is_hidden) for test, is_hidden in tests if self.asks(test)]
+        tests = [(test, is_hidden) for test, is_hidden in tests if self.includes(test)]
         if not tests:
-            raise RubricError("points: no test is of a part that it names, so there is nothing to grade")
-        self._refuse_what_is_not_asked(parts, [test.name for test, _ in tests])
+            raise RubricError("points: no test belongs to a part named here, so there is nothing to grade")
+        self._check_tests(parts, [test.name for test, _ in tests])
         weight = {test.name: self._weight(test.name, is_hidden) for test, is_hidden in tests}
         shared: dict[str, float] = {}
         for test, _ in tests:
@@ -271,7 +271,7 @@ class Rubric(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
                 points = self.points.get(part, 0.0) * weight[test.name] / shared[part] if shared[part] else 0.0
             visibility = own.visibility or (self.hidden if is_hidden else self.public).visibility
             graded.append(
-                Graded(
+                GradedTest(
                     name=test.name,
                     part=part,
                     hidden=is_hidden,
@@ -283,19 +283,19 @@ class Rubric(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
                     shown_name=f"hidden test {number} ({part.upper()})" if show == "nothing" else test.name,
                 )
             )
-        races = self._races([test for test in graded if not test.hidden], phrase)
-        everything = [*graded, *races, *self._fuzzed(fuzz_tests, {test.part for test in graded}, phrase)]
+        races = self._race_tests([test for test in graded if not test.hidden], phrase)
+        everything = [*graded, *races, *self._fuzz_tests(fuzz_tests, {test.part for test in graded}, phrase)]
         share, skips_fail = self.checks.unverified_share or 0.0, self.checks.skipped == "fail"
         return [msgspec.structs.replace(test, unverified_share=share, skips_fail=skips_fail) for test in everything]
 
-    def _fuzzed(self, fuzz_tests: Sequence[LabTest], parts: set[str], phrase: str) -> list[Graded]:
+    def _fuzz_tests(self, fuzz_tests: Sequence[LabTest], parts: set[str], phrase: str) -> list[GradedTest]:
         if not self.fuzz.runs:
             return []
         chosen = [test for test in fuzz_tests if test.part in parts]
         if not chosen:
-            raise RubricError("fuzz.runs: such runs are of parts 2c and 2d, and no test of these is graded")
+            raise RubricError("fuzz.runs: random runs belong to parts 2c and 2d, but no test of these is graded")
         return [
-            Graded(
+            GradedTest(
                 name=test.name,
                 part=FUZZ,
                 hidden=False,
@@ -309,7 +309,7 @@ class Rubric(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
             for test in chosen
         ]
 
-    def _races(self, public: Sequence[Graded], phrase: str) -> list[Graded]:
+    def _race_tests(self, public: Sequence[GradedTest], phrase: str) -> list[GradedTest]:
         if not self.race.runs:
             return []
         names = [test.name for test in public]
@@ -317,7 +317,7 @@ class Rubric(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         if unknown is not None:
             near = get_close_matches(unknown, names, n=3)
             hint = f"; did you mean {' or '.join(near)}?" if near else ""
-            raise RubricError(f"race.tests: {unknown} is no public test that is graded{hint}")
+            raise RubricError(f"race.tests: {unknown} is not a graded public test{hint}")
         chosen = [test for test in public if not self.race.tests or test.name in self.race.tests]
         return [
             msgspec.structs.replace(
@@ -334,39 +334,37 @@ class Rubric(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
             for test in chosen
         ]
 
-    def _refuse_what_is_not_asked(self, parts: dict[str, str], asked: Sequence[str]) -> None:
-        """A weight that weighs nothing is a slip of the pen, in the name or in [points]. `parts`: of every test."""
+    def _check_tests(self, parts: dict[str, str], graded: Sequence[str]) -> None:
+        """A table for a test that is not graded is a typo, in its name or in [points]. `parts`: of every test."""
         for name in self.tests:
-            if name in asked:
+            if name in graded:
                 continue
             if name in parts:
                 raise RubricError(
-                    f"tests.{name}: it is not graded, because [points] does not name its part; add {parts[name]} "
-                    f"there, or give it points of its own, or leave out [tests.{name}]"
+                    f"tests.{name}: this test is not graded, because [points] omits its part; add {parts[name]} "
+                    f"there, or set tests.{name}.points, or remove [tests.{name}]"
                 )
-            near = get_close_matches(name, asked, n=3)
+            near = get_close_matches(name, graded, n=3)
             hint = f"; did you mean {' or '.join(near)}?" if near else ""
-            extra = "" if self.public.extra else " (public.extra = false leaves out those beyond MIT's)"
-            raise RubricError(
-                f"tests.{name}: there is no such test among the {len(asked)} that are graded{extra}{hint}"
-            )
+            extra = "" if self.public.extra else " (public.extra = false omits tests beyond MIT's)"
+            raise RubricError(f"tests.{name}: not found among the {len(graded)} graded tests{extra}{hint}")
 
-    def asks(self, test: LabTest) -> bool:
-        """A course that is at 2A does not want to hear of 2D."""
+    def includes(self, test: LabTest) -> bool:
+        """Whether [points] names its part, or it has points of its own."""
         return (test.part or OTHER) in self.points or self.tests.get(test.name, PerTest()).points is not None
 
     def _weight(self, name: str, is_hidden: bool) -> float:
         own = self.tests.get(name, PerTest())
         if own.points is not None:
-            return 0.0  # it has points of its own
+            return 0.0  # its points are not part of the share
         if own.weight is not None:
             return own.weight
         return self.hidden.weight if is_hidden else self.public.weight
 
     def seed_phrase(self, hidden: Sequence[LabTest]) -> str:
-        """What the seeds are made from: the rubric's word, else the hidden tests, which no student knows.
+        """The text from which the seeds are derived: the rubric's, else a digest of the hidden tests.
 
-        "" if there is neither: then whoever knows the lab could know the seeds, and the grader has to choose a word.
+        "" if there is neither: then students could compute the seeds, so the grader must choose a text.
         """
         if self.seed:
             return self.seed
@@ -383,7 +381,7 @@ def _are_names(files: Sequence[str]) -> bool:
 
 
 def seeds(phrase: str, test: str, count: int) -> tuple[int, ...]:
-    """The first `count` seeds of that test. More runs later keep the earlier ones."""
+    """The first `count` seeds of that test. A larger count keeps the earlier seeds."""
     return tuple(
         int.from_bytes(hashlib.blake2b(f"{phrase}\0{test}\0{i}".encode(), digest_size=4).digest(), "big") >> 1
         for i in range(count)

@@ -1,7 +1,7 @@
-"""The runs that were made, on disk, one line each, written when they end: a killed grader goes on where it was.
+"""Finished runs on disk, one line each, so that an interrupted grader resumes.
 
-Promise: a run is found again only if nothing that decides about it has changed: the student's files, the test's file,
-the lab, Python, the limits. A line that was cut off by the end of the world is no run.
+Promise: a run is found only if nothing that affects it has changed: the student's files, the test's file, the lab,
+Python, the limits. An incomplete line is ignored.
 
 Start at `Store`.
 """
@@ -21,12 +21,12 @@ Kind = TypeVar("Kind", bound=Outcome | Artifacts)
 
 
 class _Line(msgspec.Struct, Generic[Kind]):
-    code: str  # a digest of all that decides about the run
+    code: str  # a digest of everything that affects the run
     run: Kind
 
 
 class Store(Generic[Kind]):
-    """The runs of one submission, or what was shown of them. For one thread."""
+    """The runs of one submission, or their artifacts. For one thread."""
 
     def __init__(self, path: Path, kind: type[Kind]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -37,7 +37,7 @@ class Store(Generic[Kind]):
             try:
                 entry = lines.decode(line)
             except msgspec.MsgspecError:
-                continue  # cut off
+                continue  # incomplete
             self._runs[entry.code, entry.run.test, entry.run.seed] = entry.run
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         if content and not content.endswith(b"\n"):
@@ -57,7 +57,7 @@ class Store(Generic[Kind]):
 
 
 def write_whole(path: Path, content: bytes | str) -> None:
-    """The old file or the new one, never half of one."""
+    """Replace a file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.new")
     beside.write_bytes(content if isinstance(content, bytes) else content.encode(errors="replace"))

@@ -12,7 +12,7 @@ from raftlab.harness.lab_test import LabTest
 from raftlab.layout import ROOT
 from raftlab.tools.cli import main as lab
 from raftlab.tools.grade.runs import run_digest
-from raftlab.tools.grade.values.rubric import Graded, Rubric, RubricError
+from raftlab.tools.grade.values.rubric import GradedTest, Rubric, RubricError
 from raftlab.tools.selection import load_tests
 
 PUBLIC = load_tests(Path("tests/test_2c.py"))
@@ -41,12 +41,12 @@ def rubric(tmp_path: Path, text: str) -> Rubric:
 
 
 def test_a_rubric_says_how_many_runs_are_drawn_and_what_they_are_worth(tmp_path: Path) -> None:
-    def fuzzed(text: str, public: Sequence[LabTest] = PUBLIC) -> list[Graded]:
+    def fuzzed(text: str, public: Sequence[LabTest] = PUBLIC) -> list[GradedTest]:
         return [test for test in rubric(tmp_path, text).assign(public, [], "x", FUZZ_TESTS) if test.part == "fuzz"]
 
     assert fuzzed("[points]\n2c = 9") == []
     (alone,) = fuzzed("[points]\n2c = 9\n[fuzz]\nruns = 3")
-    assert (alone.name, alone.points, alone.counts, alone.besides, len(alone.seeds)) == (
+    assert (alone.name, alone.points, alone.counts, alone.additional, len(alone.seeds)) == (
         "test_fuzz_2c",
         0,
         False,
@@ -60,7 +60,7 @@ def test_a_rubric_says_how_many_runs_are_drawn_and_what_they_are_worth(tmp_path:
         ("test_fuzz_2c", 2, True),
         ("test_fuzz_2d", 2, True),
     ]
-    with pytest.raises(RubricError, match=r"such runs are of parts 2c and 2d, and no test of these is graded"):
+    with pytest.raises(RubricError, match=r"random runs belong to parts 2c and 2d, but no test of these is graded"):
         fuzzed("[points]\n2a = 9\n[fuzz]\nruns = 1", load_tests(Path("tests/test_2a.py")))
     for wrong, says in (("runs = -1", "fuzz.runs"), ("points = 3", "fuzz.points: without fuzz.runs")):
         with pytest.raises(RubricError, match=says):

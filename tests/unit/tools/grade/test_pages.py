@@ -20,7 +20,7 @@ from raftlab.tools.grade.pages.style import SORT_JS
 from raftlab.tools.grade.pages.submission import class_page, submission_page
 from raftlab.tools.grade.values.results import Result
 from raftlab.tools.grade.values.results import TestResult as Scored  # a name that pytest does not take for a test
-from raftlab.tools.grade.values.rubric import Graded
+from raftlab.tools.grade.values.rubric import GradedTest
 
 # ---- made-up submissions -------------------------------------------------------------------------------------
 
@@ -28,7 +28,7 @@ from raftlab.tools.grade.values.rubric import Graded
 def graded(name, points=10.0, seeds=(1, 2, 3), **more):
     part = re.search(r"_(2[a-d])$", name).group(1)
     given = {"hidden": False, "pass_rate": 1.0, "visibility": "visible", "show": "everything", "shown_name": name}
-    return Graded(name=name, part=part, points=points, seeds=seeds, **(given | more))
+    return GradedTest(name=name, part=part, points=points, seeds=seeds, **(given | more))
 
 
 def report(test, seed, said="One vote per term (§5.2): peer 1 voted twice in term 5, for 1 and for 0"):

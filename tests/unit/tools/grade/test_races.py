@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from raftlab.tools.cli import main as lab
-from raftlab.tools.grade.values.rubric import Graded, Rubric, RubricError
+from raftlab.tools.grade.values.rubric import GradedTest, Rubric, RubricError
 from raftlab.tools.selection import load_tests
 
 PUBLIC = load_tests(Path("tests/test_2a.py"))
@@ -37,7 +37,7 @@ def rubric(tmp_path: Path, text: str) -> Rubric:
 
 
 def test_a_rubric_says_of_which_tests_runs_with_races_are_made_and_what_they_are_worth(tmp_path: Path) -> None:
-    def races(text: str) -> list[Graded]:
+    def races(text: str) -> list[GradedTest]:
         return [test for test in rubric(tmp_path, text).assign(PUBLIC, [], "x") if test.race]
 
     assert races("[points]\n2a = 9") == []
@@ -47,7 +47,9 @@ def test_a_rubric_says_of_which_tests_runs_with_races_are_made_and_what_they_are
     assert (told.points, told.counts, len(told.seeds)) == (0, False, 2)
     (worth,) = races(RUBRIC + "points = 4")
     assert (worth.points, worth.counts) == (4, True)
-    with pytest.raises(RubricError, match=r"race.tests: test_initial_elction_2a is no public test.*did you mean"):
+    with pytest.raises(
+        RubricError, match=r"race.tests: test_initial_elction_2a is not a graded public test.*did you mean"
+    ):
         races(RUBRIC.replace("initial_election", "initial_elction"))
     for wrong, says in (("runs = -1", "race.runs"), ("points = 3", "race.points: without race.runs")):
         with pytest.raises(RubricError, match=says):

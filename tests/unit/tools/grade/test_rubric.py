@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from raftlab.harness.lab_test import LabTest, LabTestKind
-from raftlab.tools.grade.values.rubric import Graded, PerTest, Public, Rubric, RubricError, seeds
+from raftlab.tools.grade.values.rubric import GradedTest, PerTest, Public, Rubric, RubricError, seeds
 
 
 def lab_tests(*names: str) -> list[LabTest]:
@@ -34,7 +34,7 @@ def test_what_the_points_do_not_name_is_not_asked() -> None:
     tests = own.assign(lab_tests("test_x_2a", "test_y_2b"), lab_tests("test_z_2c", "test_other"), "p")
     assert [(test.name, test.points) for test in tests] == [("test_x_2a", 30), ("test_z_2c", 5)]
     assert [test.name for test in Rubric(points={"2b": 0}).assign(lab_tests("test_y_2b"), [], "p")] == ["test_y_2b"]
-    with pytest.raises(RubricError, match="points: no test is of a part that it names"):
+    with pytest.raises(RubricError, match="points: no test belongs to a part named here"):
         Rubric(points={"2d": 10}).assign(lab_tests("test_x_2a"), [], "p")
 
 
@@ -67,7 +67,7 @@ def test_seeds_come_from_the_hidden_tests_unless_the_rubric_has_a_word(tmp_path:
 
 
 def test_a_pass_rate_allows_failures() -> None:
-    def graded(runs: int, rate: float) -> Graded:
+    def graded(runs: int, rate: float) -> GradedTest:
         return Rubric(runs=runs, pass_rate=rate).assign(lab_tests("test_x_2a"), [], "p")[0]
 
     assert [graded(10, 0.9).failures_allowed, graded(10, 1).failures_allowed, graded(3, 0.5).failures_allowed] == [
@@ -114,10 +114,10 @@ def test_a_rubric_that_names_no_test_is_refused() -> None:
         return str(error.value)
 
     every = Rubric(points=parts)
-    assert refused("test_q", every) == "tests.test_q: there is no such test among the 3 that are graded"
+    assert refused("test_q", every) == "tests.test_q: not found among the 3 graded tests"
     assert refused("test_agree_2b", every).endswith("; did you mean test_fail_agree_2b or test_basic_agree_2b?")
     without = refused("test_q", Rubric(points=parts, public=Public(extra=False)))
-    assert without.endswith("among the 3 that are graded (public.extra = false leaves out those beyond MIT's)")
+    assert without.endswith("among the 3 graded tests (public.extra = false omits tests beyond MIT's)")
     with pytest.raises(RubricError, match="two tests are called test_x_2a"):
         Rubric().assign(lab_tests("test_x_2a"), lab_tests("test_x_2a"), "p")
 
@@ -130,6 +130,6 @@ def test_a_table_for_a_test_that_is_not_graded_is_refused(table: dict[str, Any])
     with pytest.raises(RubricError) as error:
         rubric.assign(lab_tests("test_x_2a", "test_y_2b"), [], "p")
     assert str(error.value) == (
-        "tests.test_y_2b: it is not graded, because [points] does not name its part; add 2b there, or give it points "
-        "of its own, or leave out [tests.test_y_2b]"
+        "tests.test_y_2b: this test is not graded, because [points] omits its part; add 2b there, or set "
+        "tests.test_y_2b.points, or remove [tests.test_y_2b]"
     )

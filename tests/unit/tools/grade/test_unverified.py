@@ -15,7 +15,7 @@ from raftlab.tools.grade.output import as_csv, as_gradescope, as_junit
 from raftlab.tools.grade.pages.submission import class_page, submission_page
 from raftlab.tools.grade.submission_loader import WantedFiles, load_submissions
 from raftlab.tools.grade.values.results import Result, TestResult
-from raftlab.tools.grade.values.rubric import Checks, Graded, Rubric, RubricError
+from raftlab.tools.grade.values.rubric import Checks, GradedTest, Rubric, RubricError
 from raftlab.tools.selection import load_tests
 from tests.mutants.tool.mutants import PEERS
 from unit.students import ROOT, renamed_package
@@ -23,13 +23,13 @@ from unit.students import ROOT, renamed_package
 WHY = "Who leads cannot be verified: say vote_granted."
 
 
-def graded_test(name: str = "test_x_2a", runs: int = 2, **more: object) -> Graded:
+def graded_test(name: str = "test_x_2a", runs: int = 2, **more: object) -> GradedTest:
     values = {"name": name, "part": "2a", "hidden": False, "points": 10.0, "seeds": tuple(range(runs))}
     values |= {"pass_rate": 1.0, "visibility": "visible", "show": "everything", "shown_name": name}
-    return Graded(**(values | more))  # type: ignore[arg-type]
+    return GradedTest(**(values | more))  # type: ignore[arg-type]
 
 
-def runs_of(test: Graded, *kinds: str) -> TestResult:
+def runs_of(test: GradedTest, *kinds: str) -> TestResult:
     runs = (
         Outcome(test=test.name, seed=i, ending=kind, text="it needs plain votes" if kind == Ending.SKIPPED else "")
         for i, kind in enumerate(kinds)
