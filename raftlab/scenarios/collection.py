@@ -1,4 +1,4 @@
-"""Makes a LabTest of a function, for the tools and for pytest.
+"""Makes a LabTest from a test function, for the tools and for pytest.
 
 Start at `collect()`.
 """
@@ -21,8 +21,7 @@ def collect(
     file: Path | None = None,
     parameters: Collection[str] | None = None,
 ) -> LabTest | None:
-    """None if it asks for nothing that a lab test asks for. Its parameters, name and file are the function's own unless
-    they are given."""
+    """None if the function has no parameter of a lab test. Name, file and parameters override the function's own."""
     parameters = inspect.signature(function).parameters if parameters is None else parameters
     kind = next((kind for kind in LabTestKind if kind.value in parameters), None)
     if kind is None:
@@ -34,11 +33,11 @@ def collect(
 
 
 def with_make_config(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A function that takes make_scenario, as one that takes make_config."""
+    """Turns a function that takes make_scenario into one that takes make_config."""
 
     @wraps(function)
     def run(make_config: Any) -> Any:
-        from raftlab.scenarios.scenario import make_scenario  # most runs have no scenarios
+        from raftlab.scenarios.scenario import make_scenario  # most runs do not need it
 
         return function(partial(make_scenario, make_config))
 

@@ -1,8 +1,7 @@
-"""What `show` shows: the state of all peers, and what is in flight, the same for every seed.
+"""The output of `show`: the state of all peers and the messages in flight, the same for every seed.
 
-Terms and leaders are what get_state() says, votes and campaigns are read off the wire, what was applied is what the
-service was handed. The log and commit_index are the peer's own fields, where it has them; a log is otherwise what the
-messages tell that it must be.
+Terms and leaders come from get_state(), votes and campaigns from the wire, applied commands from the service. Log and
+commit_index are the peer's own fields if it has them; otherwise the log is derived from the messages.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ def _row(config: Config, observations: WireObservations, i: int, state: tuple[in
 
 
 def _in_flight_lines(in_flight: Sequence[QueuedMessage]) -> list[str]:
-    """By who to whom, and there in the order of sending: what the peers of a cluster do at once has no order."""
+    """Sorted by sender and receiver, then by time of sending, so that the order does not depend on the seed."""
     if not in_flight:
         return ["in flight: nothing"]
     ordered = sorted(in_flight, key=lambda queued: direction(queued.message, is_reply=queued.is_reply))

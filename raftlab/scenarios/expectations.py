@@ -1,4 +1,4 @@
-"""What a scenario may expect: each fails with what was seen instead."""
+"""The steps that expect something. A failure says what was found instead."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from raftlab.scenarios.stepped_cluster import ScenarioError, SteppedCluster, ste
 class Expectations(SteppedCluster):
     @step
     def expect_leader(self, i: int, *, term: int | None = None) -> None:
-        """get_state() of peer i says that it leads, in that term."""
+        """Peer i leads according to get_state(), in this term if one is given."""
         self._check_running(i)
 
         def leads() -> bool:
@@ -37,7 +37,7 @@ class Expectations(SteppedCluster):
 
     @step
     def expect_no_leader(self) -> None:
-        """No peer that is up and not paused says that it leads."""
+        """No peer that is up and not paused leads according to get_state()."""
         leaders = []
         for i in self._running_peers():
             term, leads = self._call_peer(i, lambda i=i: self.config.get_state(i))  # type: ignore[misc]
@@ -55,37 +55,37 @@ class Expectations(SteppedCluster):
 
     @step
     def expect_vote(self, voter: int, candidate: int, *, granted: bool = True) -> None:
-        """What the voter answered when that candidate last asked it. Whoever campaigns has voted for itself."""
+        """The voter's reply to this candidate's last RequestVote."""
         self._check_peer(voter)
         self._check_peer(candidate)
         if voter == candidate:
-            raise ScenarioError(f"peer {voter} votes for itself whenever it campaigns; say 'expect {voter} term ...'")
+            raise ScenarioError(f"a candidate always votes for itself; write 'expect {voter} term ...' instead")
         self._wait_until(voter, lambda: self._observations.vote(voter, candidate) is not None)
         answer = self._observations.vote(voter, candidate)
         wanted = "vote for" if granted else "refuse"
         if answer is None:
-            self.fail(f"expected peer {voter} to {wanted} peer {candidate}, but it has not answered it yet")
+            self.fail(f"expected peer {voter} to {wanted} peer {candidate}, but it has not replied yet")
         if answer.granted is not granted:
             did = "voted for it" if answer.granted else "refused"
             self.fail(f"expected peer {voter} to {wanted} peer {candidate} in term {answer.asked_term}, but it {did}")
 
     @step
     def expect_append(self, follower: int, leader: int, *, success: bool = True) -> None:
-        """What the follower answered to the latest AppendEntries of that leader that it has answered."""
+        """The follower's last reply to an AppendEntries of this leader."""
         self._check_peer(follower)
         self._check_peer(leader)
         self._wait_until(follower, lambda: self._observations.append(follower, leader) is not None)
         answer = self._observations.append(follower, leader)
         wanted = "accept" if success else "reject"
         if answer is None:
-            self.fail(f"expected peer {follower} to {wanted} what peer {leader} sent, but it has not answered it yet")
+            self.fail(f"expected peer {follower} to {wanted} what peer {leader} sent, but it has not replied yet")
         if answer is not success:
             did = "accepted" if answer else "rejected"
             self.fail(f"expected peer {follower} to {wanted} what peer {leader} sent last, but it {did} it")
 
     @step
     def expect_applied(self, i: int, command: Any, *, index: int | None = None, applied: bool = True) -> None:
-        """The service of peer i has been handed that command (at that index), or has not."""
+        """The service of peer i has received this command (at this index) or, with applied=False, has not."""
         self._check_running(i)
 
         def has_applied() -> bool:
@@ -112,7 +112,7 @@ class Expectations(SteppedCluster):
         if there:
             self._find_messages(wanted)  # fails if there is none
         elif found := self._in_flight(wanted):
-            self.fail(f"expected nothing in flight that is {wanted}, but there is: {describe(found[0])}")
+            self.fail(f"expected no message in flight that matches {wanted}, but there is: {describe(found[0])}")
 
     @step
     def expect_down(self, i: int) -> None:
@@ -122,7 +122,7 @@ class Expectations(SteppedCluster):
 
     @step
     def expect_field(self, i: int, name: str, value: Any) -> bool:
-        """One of Figure 2's fields, where the peer has it: whether it could be read."""
+        """The value of a field of Figure 2, if the peer has it. Returns whether it could be read."""
         self._check_running(i)
         if fields.read(self.config.peer(i), name) is fields.UNREADABLE:
             return False
@@ -133,6 +133,6 @@ class Expectations(SteppedCluster):
 
     @step
     def expect_broken(self, rule: str) -> None:
-        """For a wrong peer: by now the rule is broken, and the run over."""
+        """For an incorrect peer: a violation of the rule ends the run before this step."""
         self.check()
-        self.fail(f"expected the rule {rule} to be broken, but it was not")
+        self.fail(f"expected a violation of {rule}, but there was none")

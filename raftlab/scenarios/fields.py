@@ -1,6 +1,6 @@
-"""Figure 2's fields, where a peer has them under the paper's names: to read, never to require.
+"""Reads the fields of Figure 2 from a peer that has them under the paper's names.
 
-A peer of another design has other fields, or is in another process. Then there is nothing to read, and nobody minds.
+They are optional: a peer may have other fields, or be in another process.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ UNREADABLE = object()
 
 
 def read(peer: Any, name: str) -> Any:
-    """A number or None, a list of numbers, or UNREADABLE. Of a log, the terms of its entries."""
+    """A number or None, a list of numbers (for a log, the terms of its entries), or UNREADABLE."""
     try:
         value = vars(peer)[name]
     except (TypeError, KeyError):
@@ -40,7 +40,7 @@ def _terms(peer: Any, log: Any) -> Any:
     terms = [getattr(entry, "term", None) for entry in log]
     if not all(type(term) is int for term in terms):
         return UNREADABLE
-    # Many keep an entry 0 there that stands for what came before: the beginning, or what a snapshot has replaced.
+    # Many logs have an entry 0 for what came before: the empty log, or the entries in the snapshot.
     if log and getattr(log[0], "command", 0) is None and (terms[0] == 0 or read_snapshot_index(peer)):
         terms = terms[1:]
     return terms

@@ -1,4 +1,4 @@
-"""What is in flight in a scenario: messages that wait for a step, and how a step names them.
+"""Messages in flight in a scenario, which wait for a step, and the selectors by which steps name them.
 
 Start at `Selector`.
 """
@@ -21,7 +21,7 @@ from raftlab.trace.rpcs import APPEND, INSTALL, METHOD_OF, RPCS, VOTE
 
 T = TypeVar("T")
 
-# What a call takes to notice that it leads over a link that is cut.
+# How long a call over a cut link takes to return None.
 _NOTICE_CUT_NS = 50_000_000
 
 _QUEUED: Any = Transit(queued=True)
@@ -29,7 +29,7 @@ _AT_ONCE: Any = Transit()
 
 
 class QueueingChoiceSource:
-    """While it is `holding`, every message waits in flight. Everything else, and always, another source decides."""
+    """Queues every message while `queues_messages` is set. Leaves all other choices to another source."""
 
     def __init__(self, inner: ChoiceSource) -> None:
         self._inner = inner
@@ -41,16 +41,16 @@ class QueueingChoiceSource:
     def choose(self, point: ChoicePoint, ordinal: int, distribution: Distribution[T]) -> T:
         if self.queues_messages:
             if point[0] in TRANSIT_KINDS:
-                # What a peer says to itself is no step of anybody's.
+                # Messages from a peer to itself need no step.
                 source, _, target = point[1].partition("->")
-                return _AT_ONCE if source == target else _QUEUED  # type: ignore[no-any-return]  # as such a chance gives
+                return _AT_ONCE if source == target else _QUEUED  # type: ignore[no-any-return]  # a Transit, as from this distribution
             if point[0] == ChoiceKind.NO_REPLY:
-                return _NOTICE_CUT_NS  # type: ignore[return-value]  # a time, as that chance gives
+                return _NOTICE_CUT_NS  # type: ignore[return-value]  # a time, as from this distribution
         return self._inner.choose(point, ordinal, distribution)
 
 
 class SelectorError(ValueError):
-    """What should name messages does not; the text says what would."""
+    """An invalid selector. The text shows valid ones."""
 
 
 _USAGE = "write 0->1 vote, 1->0 reply, 0->* append, 0->1 vote term 2, 0->1 append with x, or 0->1 append 3 (the third)"
@@ -62,7 +62,7 @@ _SELECTOR = re.compile(
 
 
 class Selector(NamedTuple):
-    """Which messages a step is about: one direction between two peers, or `*`, and what goes there."""
+    """Selects messages by sender, receiver (None, written `*`: any) and contents."""
 
     source: int | None  # None: any
     target: int | None
@@ -70,14 +70,14 @@ class Selector(NamedTuple):
     reply: bool | None = None
     ordinal: int | None = None
     term: int | None = None  # of the request
-    command: Any = None  # that the AppendEntries carries, or that it is a reply to
+    command: Any = None  # in the AppendEntries, or in the one that this is a reply to
     has_command: bool = False
 
     @classmethod
     def read(cls, text: str) -> Selector:
         found = _SELECTOR.fullmatch(text.strip())
         if found is None:
-            raise SelectorError(f"{text.strip()!r} names no messages; {_USAGE}")
+            raise SelectorError(f"{text.strip()!r} is not a message selector; {_USAGE}")
         kind, command = found["kind"], found["command"]
         if command is not None and kind != "append":
             raise SelectorError(f"only an append carries a command; {_USAGE}")
@@ -86,7 +86,7 @@ class Selector(NamedTuple):
             _peer(found["source"]),
             _peer(found["target"]),
             method,
-            # Without a kind it may be either.
+            # Without a kind: requests and replies.
             True if found["reply"] else None if kind is None else False,
             None if found["ordinal"] is None else int(found["ordinal"]),
             None if found["term"] is None else int(found["term"]),
@@ -129,12 +129,12 @@ def _peer(text: str) -> int | None:
 
 
 def read_command(text: str) -> Any:
-    """A command as it stands in a step: a number, or a word."""
+    """The command in a step: a number or a word."""
     return int(text) if re.fullmatch(r"-?\d+", text) else text
 
 
 def kind_of(method: str) -> str:
-    """How a step names it: an RPC of the paper by its short name, others by the name of their method."""
+    """The kind of a message in a step: the short name of an RPC from the paper, or else the name of the method."""
     return RPCS[method].short_name if method in RPCS else method.removeprefix("Raft.")
 
 
@@ -144,7 +144,7 @@ def direction(message: Message, *, is_reply: bool) -> tuple[int, int]:
 
 
 def term_of(message: Message) -> int | None:
-    """Of a request; None if it cannot be read."""
+    """The term of a request; None if it cannot be decoded."""
     try:
         term = getattr(message.decode_args(), "term", None)
     except DecodeError:
@@ -153,7 +153,7 @@ def term_of(message: Message) -> int | None:
 
 
 def commands_in(message: Message) -> list[Any]:
-    """What an AppendEntries carries, as far as it can be read."""
+    """The commands in an AppendEntries; empty if it cannot be decoded."""
     if message.rpc != APPEND:
         return []
     try:
@@ -163,7 +163,7 @@ def commands_in(message: Message) -> list[Any]:
 
 
 def describe(queued: QueuedMessage) -> str:
-    """One line of what `show` shows: who to whom, what, its number, and what it says."""
+    """A line of `show`: sender, receiver, kind, ordinal and contents."""
     message = queued.message
     source, target = direction(message, is_reply=queued.is_reply)
     reply = " reply" if queued.is_reply else ""
@@ -185,7 +185,7 @@ def _request_content(message: Message) -> str:
         if message.rpc == INSTALL:
             return f"term {args.term}, snapshot up to {args.last_included_index} of term {args.last_included_term}"
     except (AttributeError, TypeError):
-        pass  # it has not the paper's fields
+        pass  # it does not have the paper's fields
     return short(args)
 
 

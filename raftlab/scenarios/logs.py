@@ -1,14 +1,14 @@
-"""Logs with given terms, by a history that Raft allows: who led which term, and to whom it brought what.
+"""Creates logs with given terms by a history that Raft allows: who led each term, and what it replicated to whom.
 
-The history is a lazy one: an entry reaches a peer as late as it can, because a peer with a shorter log votes for more
-candidates. What no lazy history can produce, none can in which leaders send all that they have, as most do.
+Entries reach each peer as late as possible, because a peer with a shorter log votes for more candidates. Logs that no
+such lazy history produces cannot be produced at all by leaders that send all their entries, as most do.
 
-Why. One leader made all entries of a term, so all logs that have some have the same entries before them, and no more of
-them than the leader made. Whether it can be elected depends on that common beginning and on the logs of the others at
-that time; these grow only when a peer leads, or gets the last entries of its own log: in their term, or from a later
-leader that begins with just this log.
+Why: one leader created all entries of a term, so all logs with entries of that term have the same entries before them,
+and no more of them than the leader created. Whether it can be elected depends on that common prefix and on the other
+logs at that time. These grow only when a peer leads, or receives the last entries of its own log: in their term, or
+from a later leader that begins with exactly this log.
 
-Start at `plan_history()`; `HistoryBuilder` makes it happen, message by message, on any peer.
+Start at `plan_history()`; `HistoryBuilder` executes the history, message by message, on any peer.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ASSIGNMENTS_MAX = 2_000
 
 
 class IllegalLogs(ValueError):
-    """No history leads there; the text names the term at fault."""
+    """No history produces these logs. The text names the term at fault."""
 
 
 class TermPlan(NamedTuple):
@@ -36,11 +36,11 @@ class TermPlan(NamedTuple):
     first: int  # the index of the term's first entry
     last: int  # of its last one
     replicated: dict[int, int]  # by follower: up to which index it gets the leader's log in this term
-    committed: int  # up to which index all who hold it learn, in this term, that it is committed; 0: nothing new
+    committed: int  # the index up to which its holders learn in this term that entries are committed; 0: none
 
 
 def plan_history(logs: Sequence[Sequence[int]], commit: int = 0) -> list[TermPlan]:
-    """Who led each term, and what it brought to whom."""
+    """Who led each term, and what it replicated to whom. Raises IllegalLogs."""
     spans = _spans(logs)
     holders = _holders_of_commit(logs, commit)
     at_fault = (0, "")
@@ -58,17 +58,17 @@ def plan_history(logs: Sequence[Sequence[int]], commit: int = 0) -> list[TermPla
         if best or not spans:
             return best
     if prod(len(possible) for possible in _possible_leaders(logs, spans)) > _ASSIGNMENTS_MAX:
-        raise IllegalLogs(f"no history was found in {_ASSIGNMENTS_MAX:,} tries; with fewer terms or peers it may be")
+        raise IllegalLogs(f"found no history in {_ASSIGNMENTS_MAX:,} attempts; try fewer terms or peers")
     raise IllegalLogs(at_fault[1])
 
 
 def _repeated_leaders(plans: Sequence[TermPlan]) -> int:
-    """How often one peer leads two terms in a row: a leader has to be restarted to campaign again."""
+    """How often one peer leads two consecutive terms: a leader must be restarted to campaign again."""
     return sum(one.leader == other.leader for one, other in pairwise(plans))
 
 
 def _spans(logs: Sequence[Sequence[int]]) -> dict[int, tuple[int, int]]:
-    """By term: the indexes of the first and the last entry that its leader made."""
+    """By term: the indexes of the first and the last entry that its leader created."""
     spans: dict[int, tuple[int, int]] = {}
     first_with: dict[int, int] = {}  # by term: a peer whose log has it
     for peer, log in enumerate(logs):
@@ -76,14 +76,16 @@ def _spans(logs: Sequence[Sequence[int]]) -> dict[int, tuple[int, int]]:
             if term < 1:
                 raise IllegalLogs(f"peer {peer} has term {term} at index {index}; terms begin with 1")
             if term < before:
-                raise IllegalLogs(f"peer {peer} has term {term} at index {index} after term {before}: terms never fall")
+                raise IllegalLogs(
+                    f"peer {peer} has term {term} at index {index} after term {before}: terms never decrease"
+                )
             if term != before:
                 first, last = spans.get(term, (index, index))
                 other = first_with.setdefault(term, peer)
                 if list(logs[other][: first - 1]) != list(log[: index - 1]):
                     raise IllegalLogs(
-                        f"peers {other} and {peer} both have entries of term {term}, but not the same entries before "
-                        "them, and the leader of a term has one log (log matching, §5.3)"
+                        f"peers {other} and {peer} both have entries of term {term}, but different entries before "
+                        "them; the leader of a term has only one log (log matching, §5.3)"
                     )
                 spans[term] = (first, last)
             spans[term] = (spans[term][0], max(spans[term][1], index))
@@ -99,12 +101,14 @@ def _holders_of_commit(logs: Sequence[Sequence[int]], commit: int) -> list[int]:
             holders.setdefault(tuple(log[:commit]), []).append(peer)
     most = max(holders.values(), key=len, default=[])
     if 2 * len(most) <= len(logs):
-        raise IllegalLogs(f"index {commit} cannot be committed: {len(most)} of {len(logs)} peers hold the same entry")
+        raise IllegalLogs(
+            f"index {commit} cannot be committed: only {len(most)} of {len(logs)} peers have the same entry"
+        )
     return most
 
 
 def _possible_leaders(logs: Sequence[Sequence[int]], spans: Mapping[int, tuple[int, int]]) -> list[list[int]]:
-    """Who may have led each term: whoever has all its entries. Somebody else first each time, if possible."""
+    """The peers that may have led each term: those with all its entries. Each list begins with another peer."""
     choices = []
     for i, (term, (_, last)) in enumerate(spans.items()):
         possible = [peer for peer, log in enumerate(logs) if len(log) >= last and log[last - 1] == term]
@@ -127,17 +131,17 @@ def _plan_terms(
     *,
     afterwards: bool,
 ) -> list[TermPlan]:
-    """`afterwards`: of peers with equal logs only one gets its log in time. It is elected when all is over, in a term
-    without entries, and brings it to the others."""
+    """`afterwards`: of peers with equal logs only one gets its log in time. Finally it is elected in a term without
+    entries, and replicates the log to the others."""
     replicated: dict[int, dict[int, int]] = {term: {} for term in spans}
 
     def schedule(peer: int, length: int, before: int) -> None:
-        """It has to have its log up to there, before that term: it gets it as late as possible."""
+        """The peer must have its log up to `length` before the term `before`: replicate it as late as possible."""
         if not length or leaders[logs[peer][length - 1]] == peer:
-            return  # it made these entries
+            return  # it created these entries
         term = logs[peer][length - 1]
         for later in spans:
-            # Any leader that begins with just this log can bring it.
+            # Any leader that begins with exactly this log can replicate it.
             begins = logs[leaders[later]][: spans[later][0] - 1]
             if term < later < before and list(begins) == list(logs[peer][:length]) and leaders[later] != peer:
                 term = later
@@ -170,7 +174,7 @@ def _plan_terms(
 
 
 def _first_impossible_term(logs: Sequence[Sequence[int]], plans: Sequence[TermPlan]) -> tuple[int, str] | None:
-    """The first term in which nobody could be elected with that log, and why."""
+    """The first term whose leader could not be elected, and why."""
     length = [0] * len(logs)
     for plan in plans:
         begin = plan.first - 1
@@ -181,7 +185,7 @@ def _first_impossible_term(logs: Sequence[Sequence[int]], plans: Sequence[TermPl
             others = [peer for peer in range(len(logs)) if peer not in voters]
             return plan.term, (
                 f"the leader of term {plan.term} had {begin} {'entry' if begin == 1 else 'entries'}, the last of term "
-                f"{end[0]}; by then peers {_joined(others)} had logs that were more up to date, so it got no majority "
+                f"{end[0]}; by then the logs of peers {_joined(others)} were more up to date, so it got no majority "
                 "(§5.4.1)"
             )
         length[plan.leader] = plan.last
@@ -199,7 +203,7 @@ def _joined(peers: Sequence[int]) -> str:
 
 
 class HistoryBuilder:
-    """Makes a history happen: elections, commands and AppendEntries between real peers."""
+    """Executes a history: elections, commands and AppendEntries between real peers."""
 
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
@@ -208,15 +212,16 @@ class HistoryBuilder:
         for plan, following in zip_longest(history, history[1:]):
             self._elect(plan)
             self._fill(plan)
-            # The next leader deposes this one. Nobody else does; and a leader campaigns only if it leads no more.
+            # The next leader deposes this one. If there is none, or it is the same peer, restart it: leaders do not
+            # campaign.
             if following is None or following.leader == plan.leader:
-                self._scenario.run_until_save(plan.leader)  # what it took itself, it may save a little later
+                self._scenario.run_until_save(plan.leader)  # it may save its own entries later
                 self._scenario.crash(plan.leader)
                 self._scenario.restart(plan.leader)
             self._scenario.drop()
 
     def _elect(self, plan: TermPlan) -> None:
-        """Everybody hears of the term, whoever votes: so all are in the same one."""
+        """All peers get a RequestVote, so that all are in the same term."""
         scenario, leader = self._scenario, plan.leader
         scenario.campaign(leader, term=plan.term)
         for other in range(scenario.config.n):
@@ -239,7 +244,7 @@ class HistoryBuilder:
                 if up_to == stop or (committed_now and up_to > stop and up_to >= plan.first)
             )
             for follower in followers:
-                # What is not to be committed, the leader must not hear of.
+                # Entries that must not be committed must not be acknowledged to the leader.
                 scenario.replicate(leader, [follower], deliver_last_reply=stop <= plan.committed)
             if committed_now:
                 scenario.expect_applied_up_to(leader, stop)

@@ -1,6 +1,6 @@
-"""What the messages of a scenario have told so far: who campaigned, who voted, who acknowledged what.
+"""What the messages of a scenario show: campaigns, votes, acknowledgements and logs.
 
-Read off the wire, so it holds for any peer. Start at `WireObservations.handle()`.
+Observed on the wire, so it works for any peer. Start at `WireObservations.handle()`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from raftlab.trace.rpcs import APPEND, RPCS, VOTE
 
 
 class VoteAnswer(NamedTuple):
-    """What was answered to a candidate."""
+    """The reply to a candidate."""
 
     asked_term: int
     granted: bool
@@ -26,24 +26,24 @@ class WireObservations:
     def __init__(self, peers: int) -> None:
         self._decoder = MessageDecoder()
         self.any_request = False
-        self.campaigns = dict.fromkeys(range(peers), 0)  # the latest term that each has asked for votes in
-        self.campaigning: set[int] = set()  # who has asked for votes since it was started
-        self.other_calls: dict[int, set[str]] = defaultdict(set)  # by caller: what is no RPC of the paper's
-        # The terms of each log, as they must be after what the peer has taken and answered (Figure 2). Told by the
-        # messages alone: a peer may acknowledge in fields or calls of its own.
+        self.campaigns = dict.fromkeys(range(peers), 0)  # the latest term in which each requested votes
+        self.campaigning: set[int] = set()  # peers that have requested votes since their start
+        self.other_calls: dict[int, set[str]] = defaultdict(set)  # by caller: RPCs that are not in the paper
+        # The terms of each log after the messages that the peer has received and answered (Figure 2). Derived from
+        # the paper's messages only: a peer may acknowledge in fields or RPCs of its own.
         self.logs: dict[int, list[int]] = {i: [] for i in range(peers)}
-        self._appends: dict[tuple[int, int], bool] = {}  # by follower and leader: whether the latest was a success
-        self._open_appends: dict[tuple[int, int], set[int]] = defaultdict(set)  # that have arrived unanswered
-        self.delivered: list[Message] = []  # requests, the oldest first
+        self._appends: dict[tuple[int, int], bool] = {}  # by follower and leader: whether the latest succeeded
+        self._open_appends: dict[tuple[int, int], set[int]] = defaultdict(set)  # arrived but not answered
+        self.delivered: list[Message] = []  # requests, oldest first
         self._delivered_ids: set[int] = set()
-        self.ignores_vote_requests = False  # somebody did not adopt the term of a RequestVote (§6)
-        self.pre_vote_calls = ""  # what somebody called before it asked for votes, or instead
-        self.never_campaigns = False  # somebody did not ask for votes, though it had an answer to all it called
-        self._following: set[tuple[int, int]] = set()  # who, and the term of the leader that it has answered
+        self.ignores_vote_requests = False  # a peer did not adopt the term of a RequestVote (§6)
+        self.pre_vote_calls = ""  # RPCs that a peer called before, or instead of, RequestVote
+        self.never_campaigns = False  # a peer did not request votes, although its other RPCs were answered
+        self._following: set[tuple[int, int]] = set()  # (peer, term of the leader that it has answered)
         self._votes: dict[tuple[int, int], VoteAnswer] = {}
-        # By voter and candidate: the latest term that it was asked in.
+        # By voter and candidate: the term of the last RequestVote.
         self._last_asked_term: dict[tuple[int, int], int] = {}
-        self._unanswered: dict[tuple[int, int], set[int]] = defaultdict(set)  # by who answers to whom: the requests
+        self._unanswered: dict[tuple[int, int], set[int]] = defaultdict(set)  # by server and caller: the requests
 
     def handle(self, event: Event) -> None:
         kind = event.kind
@@ -63,7 +63,7 @@ class WireObservations:
     def _sent(self, caller: int, message: Message) -> None:
         method = message.rpc
         if self.is_other(message):
-            self.other_calls[caller].add(f"{method} that is no candidate's" if method == VOTE else method)
+            self.other_calls[caller].add(f"{method} without candidate fields" if method == VOTE else method)
         elif method == VOTE:
             request = self._decoder.decode_request(message)
             if request is not None and request.args.term > self.campaigns[caller]:
@@ -108,62 +108,64 @@ class WireObservations:
         elif reply.term == term:
             args, log = request.args, self.logs[peer]
             if log[args.last_included_index - 1 : args.last_included_index] != [args.last_included_term]:
-                log[:] = [args.last_included_term] * args.last_included_index  # those before the last may be others
+                log[:] = [
+                    args.last_included_term
+                ] * args.last_included_index  # entries before the last may have other terms
 
     @staticmethod
     def _appended(log: list[int], leaders: list[int], args: Any, *, success: bool) -> None:
         before = args.prev_log_index
         if success:
-            log[:before] = leaders[:before]  # what it had saved before a crash, and not answered, is there too
+            log[:before] = leaders[:before]  # includes entries that it saved before a crash without answering
         elif before > len(log) or (before and log[before - 1] != args.prev_log_term):
             return
         terms = [entry.term for entry in args.entries]
-        if log[before : before + len(terms)] != terms:  # only a conflict, or what is new, changes anything
+        if log[before : before + len(terms)] != terms:  # only a conflict or new entries change the log
             log[before:] = terms
 
-    # ---- asked -----------------------------------------------------------------------
+    # ---- queries ---------------------------------------------------------------------
 
     @property
     def election_difference(self) -> str:
-        """In what it differs from Figure 2's elections, as far as has been seen; "" for plain votes."""
+        """How the observed elections differ from Figure 2; "" if they do not."""
         if self.pre_vote_calls:
             return f"a peer calls {self.pre_vote_calls} before it campaigns"
-        return "a peer disregarded a RequestVote of a higher term (§6)" if self.ignores_vote_requests else ""
+        return "a peer ignored a RequestVote of a higher term (§6)" if self.ignores_vote_requests else ""
 
     @property
     def hard_to_elect(self) -> bool:
-        """Whether a campaign, and votes for it, are not to be had when one likes, as far as has been seen."""
+        """Whether campaigns or votes cannot be forced, according to the observations."""
         return self.never_campaigns or self.ignores_vote_requests
 
     def is_other(self, message: Message) -> bool:
-        """Whether it is no RPC of the paper's: one of another name, or a RequestVote that no candidate sends."""
+        """Whether it is not an RPC from the paper: it has another name, or is a RequestVote with other fields."""
         method = message.rpc
         return method not in RPCS or (method == VOTE and self._decoder.decode_request(message) is None)
 
     def vote(self, voter: int, candidate: int) -> VoteAnswer | None:
-        """What it answered when that candidate last asked it; None if it has yet to answer."""
+        """Its reply to this candidate's last RequestVote; None if it has not replied."""
         vote = self._votes.get((voter, candidate))
         return (
             vote if vote is not None and vote.asked_term >= self._last_asked_term.get((voter, candidate), 0) else None
         )
 
     def append(self, follower: int, leader: int) -> bool | None:
-        """Whether it accepted what that leader sent last; None if it has yet to answer."""
+        """Whether it accepted this leader's last AppendEntries; None if it has not replied."""
         return None if self._open_appends[follower, leader] else self._appends.get((follower, leader))
 
     def voted_for(self, voter: int, term: int) -> int | None:
-        """Whom it is known to have voted for in that term."""
+        """The candidate that it is known to have voted for in this term."""
         if term and self.campaigns[voter] == term:
             return voter
         votes = [peer for (by, peer), vote in self._votes.items() if by == voter and vote == (term, True)]
         return votes[0] if votes else None
 
     def follows(self, i: int, term: int) -> bool:
-        """Whether it has answered a leader of that term: then it campaigns no more."""
+        """Whether it has answered a leader of this term, and so is no longer a candidate."""
         return (i, term) in self._following
 
     def acknowledged_index(self, message: Message) -> int:
-        """The entry of its sender's own term that the answer to this AppendEntries acknowledges last; 0 if none."""
+        """The last index of the sender's own term that the reply to this AppendEntries acknowledges; 0 if none."""
         if message.rpc != APPEND:
             return 0
         request, reply = self._decoder.decode_request(message), self._decoder.decode_reply(message)

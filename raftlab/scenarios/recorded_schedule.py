@@ -48,7 +48,7 @@ from raftlab.trace.operations import (
 
 
 class ScheduleRecording:
-    """Of one run."""
+    """The recorded operations of one run."""
 
     def __init__(self) -> None:
         self.clusters: list[Cluster] = []
@@ -59,7 +59,7 @@ class ScheduleRecording:
 
 
 def record_operations(test: LabTest, recording: ScheduleRecording) -> LabTest:
-    """The same test, its acts noted, and its faults a choice."""
+    """The same test, with its operations recorded, and its faults choices."""
 
     @wraps(test.function)
     def recorded(make: Callable[..., Config]) -> Any:
@@ -82,7 +82,7 @@ _RECORDED = frozenset((*FAULTS, *CONDITIONS, *ENDS))
 
 
 class _OperationRecorder:
-    """Stands before the methods of one cluster."""
+    """Wraps the methods of one cluster."""
 
     def __init__(self, simulation: Simulation, config: Config, cluster: Cluster, recording: ScheduleRecording) -> None:
         self._simulation = simulation
@@ -90,10 +90,10 @@ class _OperationRecorder:
         self._cluster = cluster
         self._recording = recording
         self._main = next(simulation.tasks())
-        self._inside: set[Task] = set()  # who is in an act already
+        self._inside: set[Task] = set()  # tasks that are inside an operation
         self._threads: dict[Task, str] = {}
         self._counts: dict[ChoicePoint, int] = {}
-        self._suppressed: set[tuple[str, Any]] = set()  # faults that did not happen, until they would have ended
+        self._suppressed: set[tuple[str, Any]] = set()  # faults that were chosen not to happen, until their end
         self._clients = 0
         for name in (*FAULTS, *ENDS, *ASKS):
             setattr(config, name, self._recorded(name, getattr(config, name)))
@@ -110,7 +110,7 @@ class _OperationRecorder:
         def act(*args: Any, **kwargs: Any) -> Any:
             task = self._simulation.current
             if task.node is not None or task in self._inside:
-                return method(*args, **kwargs)  # a part of another act, or a crash that was armed
+                return method(*args, **kwargs)  # part of another operation, or an armed crash
             self._inside.add(task)
             try:
                 if does in ("connect", "disconnect", "resume"):
@@ -155,7 +155,7 @@ class _OperationRecorder:
             if fault in self._suppressed:
                 self._suppressed.discard(fault)
                 return False
-            # After a crash that did not happen it is connected still.
+            # After a crash that did not happen it is still connected.
             return not (fault_kind == "disconnect" and self._config.connected(act.args[0]) and self._counts)
         if act.ends_something:
             return True
@@ -168,7 +168,7 @@ class _OperationRecorder:
         return False
 
     def _call_site(self) -> str:
-        """Of the reader's code, innermost."""
+        """The innermost call in user code."""
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and not is_user_code(frame.f_code.co_filename):
             frame = frame.f_back
@@ -214,8 +214,8 @@ class _OperationRecorder:
         @wraps(end)
         def recorded() -> Any:
             self._cluster.ended_ns = self._simulation.now_ns - self._cluster.made_ns
-            self._inside.add(self._simulation.current)  # what it does is no act of the test's
-            result = end()  # a failure ends the run, and nothing is raised here
+            self._inside.add(self._simulation.current)  # its operations are not the test's
+            result = end()  # a failure ends the run without an exception here
             self._inside.discard(self._simulation.current)
             self._cluster.ended_ns = None
             return result
@@ -224,7 +224,7 @@ class _OperationRecorder:
 
 
 def _test_location(frame: FrameType | None) -> Where | None:
-    """The innermost line of the reader's, and what of ours it had called."""
+    """The innermost line of user code, and the function of the lab that it called."""
     called = ""
     while frame is not None:
         if is_user_code(frame.f_code.co_filename):
@@ -239,7 +239,7 @@ def _test_location(frame: FrameType | None) -> Where | None:
 
 
 def make_schedule_test(play: Play, *, did: set[int] | None = None) -> LabTest:
-    """As a test. `did` gets the numbers of the acts that made sense when their time came."""
+    """A test that executes the schedule. `did` gets the numbers of the operations that were applicable."""
     if play.steps:
         return make_lab_test(parse_script("\n".join(play.steps), "shrunk.scenario"))
 
@@ -258,7 +258,7 @@ def make_schedule_test(play: Play, *, did: set[int] | None = None) -> LabTest:
             if not act.by:
                 runner.act_all([(number, act)], began_ns)
             elif act.by in actors:
-                # Only now: what it needs has been made before.
+                # Only now, because earlier operations create the clients it needs.
                 simulation.spawn(runner.act_all, actors.pop(act.by), began_ns, name=act.by)
         runner.wait_until(began_ns + play.end_ns)
 

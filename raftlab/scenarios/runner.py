@@ -1,7 +1,6 @@
-"""A file of steps as a test: run_test() takes it like any other.
+"""Makes a LabTest from a scenario file.
 
-The steps run as lines of the file itself, so that whatever tells where a test was (a failure, a stuck call, a
-debugger) names the line of the scenario.
+The steps run as lines of that file, so failures, reports of blocked calls and debuggers show its line numbers.
 
 Start at `make_lab_test()`.
 """
@@ -24,7 +23,7 @@ StepRunner = Callable[[Scenario, Script], None]
 
 
 def make_lab_test(script: Script, *, on_output: OnOutput | None = None, runner: StepRunner | None = None) -> LabTest:
-    """`on_output` is told what each `show` shows; a `player` plays the steps instead."""
+    """`on_output` gets the output of each `show`. `runner` executes the steps itself, or others."""
 
     def test(make_scenario: MakeScenario) -> None:
         scenario = make_scenario(
@@ -48,7 +47,7 @@ def make_lab_test(script: Script, *, on_output: OnOutput | None = None, runner: 
 
 
 def run_step(scenario: Scenario, script: Script, step: Step, on_output: OnOutput | None) -> None:
-    """One step of the script."""
+    """Execute one step of the script."""
     scenario.step_text = step.text
     try:
         output = step.action(scenario)
@@ -61,7 +60,7 @@ def run_step(scenario: Scenario, script: Script, step: Step, on_output: OnOutput
 
 
 def _code(script: Script) -> CodeType:
-    """Line n of it runs the step in line n."""
+    """Code whose line n executes the step in line n."""
     lines = [""] * (script.steps[-1].line if script.steps else 0)
     for step in script.steps:
         lines[step.line - 1] = f"step({step.line})"

@@ -1,8 +1,7 @@
-"""A run step by step: nothing happens by itself.
+"""The steps of a scenario: nothing happens except what a step does.
 
-Promise: the steps are all that happens. What a step expects and does not find fails the run, in words; every rule of
-the protocol is checked after every step. stepped_cluster.py has what steps are made
-of, expectations.py the steps that expect something.
+Promise: a failed expectation fails the run and says what was found; every rule is checked after every step.
+stepped_cluster.py has the mechanics of steps, expectations.py the steps that expect something.
 
 Start at `Scenario.deliver()`.
 """
@@ -30,68 +29,68 @@ from raftlab.trace.rpcs import APPEND, INSTALL, RPCS, VOTE
 
 _MS = 1_000_000  # in nanoseconds
 
-# How long until a peer must have asked for votes, or a leader spoken.
+# How long until a peer must have requested votes, or a leader have sent AppendEntries.
 CAMPAIGN_S = 10.0
-_TIMEOUT_S = 1.0  # until who has not heard its leader takes it for lost
+_TIMEOUT_S = 1.0  # until a follower that does not hear its leader times out
 _DELIVERIES_MAX = 10_000
 _ROUNDS_MAX = 100
 _LOST_MAX = 3
-# At the end of a stretch of ordinary time: until everything has arrived that was on its way.
+# At the end of normal operation: until all messages in flight have arrived.
 _ARRIVAL_NS = 10 * _MS
 _NORMAL_LATENCY_NS = 2 * _MS
-_PROGRESS = "progress"  # the command that everybody must apply in the end
+_PROGRESS = "progress"  # the command that all peers must apply at the end
 
 
 class Scenario(Expectations):
-    """A cluster in which nothing happens by itself. Made by the `make_scenario` fixture, or for a file of steps."""
+    """A cluster that acts only in steps. Made by the `make_scenario` fixture, or for a scenario file."""
 
     # ---- steps: commands, elections, time -----------------------------------------------------------------------
 
     @step
     def start(self, i: int, command: Any, *, refused: bool = False) -> int:
-        """Give a command to peer i, which must take it as the leader; with `refused`, must not. Its index."""
+        """Pass a command to peer i, which must accept it as the leader (`refused`: must not). Returns its index."""
         self._check_running(i)
         index, term, took = self._call_peer(i, lambda: self.config.start(i, command))
         if not self.config.is_up(i):
-            return -1  # by an armed crash, in the middle of it
+            return -1  # an armed crash happened in start()
         if took and refused:
-            self.fail(f"peer {i} took {short(command)} as the leader of term {term}; expected it to refuse")
+            self.fail(f"peer {i} accepted {short(command)} as the leader of term {term}; expected it to refuse")
         if not took and not refused:
-            self.fail(f"peer {i} did not take {short(command)}: start() says that it does not lead (term {term})")
+            self.fail(f"peer {i} refused {short(command)}: start() says that it is not the leader (term {term})")
         return index
 
     @step
     def campaign(self, i: int, *, term: int | None = None) -> None:
-        """Let the clock of peer i run until it asks for votes; with a term, until it does so in that one. What it
-        asks in the terms before, in this step, is lost."""
+        """Run the clock of peer i until it requests votes; with `term`, until it does so in that term. Its requests
+        of earlier terms in this step are lost."""
         self._check_running(i)
         if self._call_peer(i, lambda: self.config.get_state(i))[1]:
-            self.reject(f"peer {i} leads, so it does not campaign; crash and restart it, or elect another first")
+            self.reject(f"peer {i} is the leader, so it does not campaign; restart it or elect another peer first")
         if self.config.n == 1:
             self._campaign_alone(i)
             return
         at_first = self._observations.campaigns[i]
         if term is not None and at_first >= term:
-            raise ScenarioError(f"peer {i} has campaigned in term {at_first} already, so it cannot in term {term}")
+            raise ScenarioError(f"peer {i} has already campaigned in term {at_first}, so it cannot in term {term}")
         known = {queued.message.id for queued in self._network.queued}
         while self._observations.campaigns[i] < (at_first + 1 if term is None else term):
             if not self._run_until_request(i, known):
                 if not self.config.is_up(i):
-                    return  # by an armed crash
+                    return  # an armed crash happened
                 self._observations.never_campaigns = True
                 self._observations.pre_vote_calls = other = ", ".join(sorted(self._observations.other_calls[i]))
                 instead = f"; it called {other} instead" if other else ""
-                self.fail(f"peer {i} did not ask for votes within {CAMPAIGN_S:g} s of its own time{instead} (§5.2)")
+                self.fail(f"peer {i} did not request votes within {CAMPAIGN_S:g} s of its own time{instead} (§5.2)")
         reached = self._observations.campaigns[i]
         if term is not None and reached > term:
-            self.fail(f"peer {i} campaigns in term {reached}; expected term {term}: each campaign is one term")
+            self.fail(f"peer {i} campaigns in term {reached}; expected term {term}: each campaign uses one term")
         for skipped_term in range(at_first + 1, reached):
             for queued in self._in_flight(Selector(i, None, VOTE, reply=False, term=skipped_term)):
                 self._network.drop_queued(queued)
 
     def _run_until_request(self, i: int, known: Collection[int]) -> bool:
-        """Let its clock run until it has asked once more: whether it has. What it calls before that and is not known
-        already (a pre-vote) arrives and is answered."""
+        """Run the clock of peer i until it sends a new RequestVote: whether it has. RPCs before that which are not
+        in `known` (a pre-vote) are delivered and answered."""
         before = self._observations.campaigns[i]
 
         def asked() -> bool:
@@ -111,7 +110,8 @@ class Scenario(Expectations):
         return True
 
     def _deliver_calls(self, i: int, known: Collection[int], is_done: Callable[[], bool]) -> None:
-        """Of its new calls, until that is enough. Who knows the oldest term is first: it is to learn of none later."""
+        """Deliver its new calls until `is_done`, first to the peer with the lowest term, which must not learn a
+        later one."""
         self._observations.pre_vote_calls = ", ".join(sorted(self._observations.other_calls[i]))
         calls = [queued for queued in self._network.queued if not queued.is_reply and queued.message.id not in known]
         calls = [
@@ -128,22 +128,22 @@ class Scenario(Expectations):
             receivers.append(receiver)
             self._deliver_and_answer(queued)
         for receiver in receivers:
-            # It may refuse while it takes its leader to be there: until its own timer has run out.
+            # It may refuse until its own election timeout, because it believes that its leader is alive.
             if not is_done() and not self._call_peer(receiver, lambda i=receiver: self.config.get_state(i))[1]:  # type: ignore[misc]
                 self._run_clock(receiver, _TIMEOUT_S, _sent_by(receiver))
 
     def _campaign_alone(self, i: int) -> None:
-        """Nobody is asked: it is its own majority."""
+        """In a cluster of one, which needs no votes."""
         if not self._wait_until(i, lambda: self._call_peer(i, lambda: self.config.get_state(i))[1], CAMPAIGN_S):
-            self.fail(f"peer {i} does not lead after {CAMPAIGN_S:g} s of its own time, and it is alone (§5.2)")
+            self.fail(f"peer {i} is the only one, but does not lead after {CAMPAIGN_S:g} s of its own time (§5.2)")
         self._observations.campaigns[i] = self._call_peer(i, lambda: self.config.get_state(i))[0]
 
     @step
     def elect(self, i: int, voters: Iterable[int], *, term: int | None = None) -> None:
-        """A campaign of peer i that these vote for. What it asked the others stays in flight."""
+        """Peer i campaigns and these peers vote for it. Its other requests stay in flight."""
         asked = list(dict.fromkeys(voters))
         if i in asked:
-            raise ScenarioError(f"peer {i} votes for itself anyway; name the others that are to vote for it")
+            raise ScenarioError(f"peer {i} always votes for itself; name only the other voters")
         self.campaign(i, term=term)
         for voter in asked:
             self._check_running(voter)
@@ -152,7 +152,7 @@ class Scenario(Expectations):
 
     @step
     def ask_vote(self, candidate: int, voter: int) -> None:
-        """The request of its latest campaign arrives, and so does the answer. Those of earlier ones stay in flight."""
+        """Deliver the request of its latest campaign, and the reply. Requests of earlier ones stay in flight."""
         term = self._observations.campaigns[candidate]
         request = Selector(candidate, voter, VOTE, reply=False, term=term)
         (queued,) = self._find_messages(request)
@@ -163,7 +163,7 @@ class Scenario(Expectations):
 
     @step
     def heartbeat(self, i: int) -> None:
-        """Let the clock of peer i run until it sends AppendEntries (or a snapshot)."""
+        """Run the clock of peer i until it sends AppendEntries (or a snapshot)."""
         self._check_leads(i)
 
         def sent(event: Event) -> bool:
@@ -174,7 +174,7 @@ class Scenario(Expectations):
 
     @step
     def run(self, duration_s: float, i: int | None = None) -> None:
-        """Let time pass: for peer i alone or, without one, for everybody, on an ordinary network."""
+        """Let time pass: for peer i alone or, without one, for all peers, on a reliable network."""
         if i is not None:
             self._check_up(i)
             self._run_clock(i, duration_s, lambda event: False)
@@ -184,14 +184,14 @@ class Scenario(Expectations):
 
     @step
     def run_until_send(self) -> None:
-        """Let the clocks of all peers run until one of them sends. Messages stay in flight."""
+        """Run the clocks of all peers until one sends a message. Messages stay in flight."""
         peers = self._running_peers()
         if not peers or not self._run_clock(peers, CAMPAIGN_S, lambda event: event.kind == events.SEND):
             self.fail(f"no peer sent anything within {CAMPAIGN_S:g} s of its own time")
 
     @contextmanager
     def _normal_operation(self) -> Iterator[None]:
-        """Time passes for everybody, and messages arrive by themselves, those in flight among them."""
+        """Time passes for all peers, and messages arrive without steps, including those in flight."""
         self._choice_source.queues_messages = False
         for queued in self._network.queued:
             self._network.deliver_queued(queued, _NORMAL_LATENCY_NS)
@@ -203,8 +203,8 @@ class Scenario(Expectations):
 
     @step
     def expect_progress(self) -> None:
-        """Everything is mended, and time passes for everybody: within 5 s there is a leader, and within 10 s more
-        everybody has applied a new command."""
+        """Repair all faults and let time pass for all peers: within 5 s there must be a leader, and within 10 s more
+        all peers must have applied a new command."""
         for i in range(self.config.n):
             self.config.crash_at(i, None)
             if not self.config.is_up(i):
@@ -221,8 +221,8 @@ class Scenario(Expectations):
 
     @step
     def deliver(self, selector: str | None = None, *, again: bool = False) -> None:
-        """The oldest message that fits arrives; of `*`, the oldest of each pair. Without a selector: everything, until
-        nothing moves. `again`: one that has arrived already, once more."""
+        """Deliver the oldest matching message; for `*`, the oldest of each pair. Without a selector: all messages,
+        until there are no more. `again`: deliver a message that has already arrived once more."""
         if selector is None:
             self._deliver_everything()
         elif again:
@@ -235,8 +235,8 @@ class Scenario(Expectations):
 
     @step
     def drop(self, selector: str | None = None) -> None:
-        """The oldest message that fits is lost, and its caller gets None at once; of `*`, all that are in flight.
-        Without a selector: everything."""
+        """Lose the oldest matching message: its caller gets None at once. For `*`: all matching messages. Without a
+        selector: all messages."""
         wanted = None if selector is None else Selector.read(selector)
         if wanted is None:
             lost = self._network.queued
@@ -250,32 +250,32 @@ class Scenario(Expectations):
 
     @step
     def duplicate(self, selector: str) -> None:
-        """A copy of the oldest request that fits arrives; the request itself stays in flight."""
+        """Deliver a copy of the oldest matching request; the request itself stays in flight."""
         for queued in self._find_messages(Selector.read(selector)):
             if queued.is_reply:
-                raise ScenarioError("a network duplicates requests; a reply arrives once, for its call is over then")
+                raise ScenarioError("only requests can be duplicated: a call ends with its first reply")
             self._network.deliver_copy(queued.message)
             self.settle()
 
     @step
     def replicate(self, source: int, targets: Iterable[int], *, deliver_last_reply: bool = True) -> None:
-        """AppendEntries and replies go back and forth between the two until the target has all that the source has.
+        """Deliver AppendEntries and replies until each target has the whole log of the source.
 
-        Without `tell`, the last reply is lost: the source does not learn of it.
+        Without `deliver_last_reply` the last reply is lost, so the source does not learn of it.
         """
         self._check_leads(source)
         for target in targets:
             self._check_running(target)
             if target == source:
-                raise ScenarioError(f"peer {source} has its own log already; name others")
+                raise ScenarioError(f"peer {source} cannot replicate to itself; name other peers")
             self._replicate(source, target, deliver_last_reply=deliver_last_reply)
 
     @step
     def update(self, source: int, targets: Iterable[int]) -> None:
-        """As replicate(), and on until the targets have applied what the source has."""
+        """Like replicate(), and continue until the targets have applied what the source has applied."""
         followers = list(targets)
         self.replicate(source, followers)
-        # It applies what is committed when it gets to it; what is not, it never will.
+        # Wait for the leader to apply its log, as far as it is committed.
         self._wait_until(source, lambda: self._applied_index(source) >= len(self._observations.logs[source]))
         for follower in followers:
             self._replicate_until_applied(source, follower)
@@ -296,7 +296,7 @@ class Scenario(Expectations):
 
     @step
     def crash(self, i: int, when: CrashMoment | None = None) -> None:
-        """Cut the power of peer i now or, with `when`, at its next save or reply."""
+        """Crash peer i now or, with `when`, at its next save or reply."""
         self._check_up(i)
         if when is None:
             self.config.crash1(i)
@@ -305,7 +305,7 @@ class Scenario(Expectations):
 
     @step
     def restart(self, *indexes: int) -> None:
-        """Start peers that are down, each from its own disk."""
+        """Restart peers that are down, each from its own disk."""
         for i in indexes:
             self._check_peer(i)
             if self.config.is_up(i):
@@ -315,7 +315,7 @@ class Scenario(Expectations):
 
     @step
     def pause(self, i: int) -> None:
-        """Stop peer i like a process with SIGSTOP. What arrives waits for it."""
+        """Stop peer i as SIGSTOP stops a process. Messages to it wait."""
         self._check_running(i)
         self.config.pause(i)
 
@@ -328,8 +328,8 @@ class Scenario(Expectations):
 
     @step
     def cut(self, source: int, target: int | None = None, *, one_way: bool = False) -> None:
-        """From now on nothing that one sends reaches the other; without a target, any other. What is in flight can
-        still be delivered."""
+        """From now on messages between the two are lost; without a target, all messages to and from `source`.
+        Messages already in flight can still be delivered."""
         self._cut_links(source, target, cut=True, one_way=one_way)
 
     def _cut_links(self, source: int, target: int | None, *, cut: bool, one_way: bool) -> None:
@@ -350,7 +350,7 @@ class Scenario(Expectations):
 
     @step
     def heal(self, source: int | None = None, target: int | None = None, *, one_way: bool = False) -> None:
-        """No link is cut any more; with a source, none of its links; with both, the link between the two."""
+        """Repair all cut links; with a source, all of its links; with both, the link between the two."""
         if source is None:
             self.config.partition()
         else:
@@ -358,7 +358,7 @@ class Scenario(Expectations):
 
     @step
     def snapshot(self, i: int, index: int) -> None:
-        """Have the service of peer i make a snapshot of everything up to that index; the peer has time to save it."""
+        """Make the service of peer i take a snapshot at this index; the peer has time to save it."""
         self._check_running(i)
         try:
             self._call_peer(i, lambda: self.config.take_snapshot(i, index))
@@ -368,32 +368,32 @@ class Scenario(Expectations):
 
     @step
     def busy(self, i: int) -> None:
-        """From now on the service of peer i handles nothing that the peer hands up."""
+        """From now on the service of peer i handles no messages."""
         self._check_up(i)
         self.config.busy_service(i)
 
     @step
     def ready(self, i: int) -> None:
-        """It does again, one after another."""
+        """The service handles messages again."""
         self._check_up(i)
         self.config.busy_service(i, False)
 
     @step
     def logs(self, terms: Sequence[Sequence[int]], *, commit: int = 0) -> None:
-        """By a history that Raft allows, give each peer a log of entries with these terms; up to `commit` they are
-        committed, and applied by all who hold that entry. Entry 5 of term 4 is the command i5t4.
+        """Give each peer a log with entries of these terms, by a history that Raft allows. Entries up to `commit` are
+        committed, and applied by all peers that have them. Entry 5 of term 4 is the command i5t4.
 
-        In the end nobody leads, and nothing is in flight: the leader of the last term has been restarted, and has yet
-        to learn again what is committed.
+        Afterwards there is no leader, and nothing is in flight: the leader of the last term has been restarted, and
+        does not yet know what is committed.
         """
         if len(terms) != self.config.n:
-            raise ScenarioError(f"logs for {len(terms)} peers, but there are {self.config.n}")
+            raise ScenarioError(f"logs() needs {self.config.n} logs, one per peer; got {len(terms)}")
         if self._observations.any_request:
-            raise ScenarioError("logs must come before everything else: it makes its own history from the beginning")
+            raise ScenarioError("logs() must be the first step: it creates its own history from the beginning")
         try:
             history = plan_history(terms, commit)
         except IllegalLogs as error:
-            raise ScenarioError(f"these logs cannot come about: {error}") from None
+            raise ScenarioError(f"Raft cannot produce these logs: {error}") from None
         HistoryBuilder(self).build(history)
 
     # ---- messages between a leader and a follower ---------------------------------------------------------------
@@ -404,17 +404,17 @@ class Scenario(Expectations):
             if not queued:
                 return
             self._deliver(queued[0])
-        self.fail(f"after {_DELIVERIES_MAX:,} deliveries there are still messages in flight: the peers never stop")
+        self.fail(f"after {_DELIVERIES_MAX:,} deliveries there are still messages in flight")
 
     def _replicate(self, leader: int, follower: int, *, deliver_last_reply: bool) -> None:
         lost: dict[int, int] = {}
         for _ in range(_ROUNDS_MAX):
             answers = self._deliver_append(leader, follower)
             if not self.config.is_up(follower):
-                return  # by an armed crash
+                return  # an armed crash happened
             done = self._observations.has_whole_log(follower, leader)
             if done and not self._strict and not self._observations.append(follower, leader):
-                # It has all, and has not said so: it saves a moment later, and then tells in a way of its own.
+                # It has all entries but has not acknowledged them: it saves later and acknowledges in another RPC.
                 self.run_until_save(follower)
             for queued in answers:
                 if not deliver_last_reply and (done or self._acknowledges(queued, lost)):
@@ -429,9 +429,9 @@ class Scenario(Expectations):
         self.fail(f"peer {follower} has not accepted all of peer {leader}'s log after {_ROUNDS_MAX} messages")
 
     def _acknowledges(self, queued: QueuedMessage, lost: dict[int, int]) -> bool:
-        """Whether this answer would let the leader count an entry of its own term.
+        """Whether this reply would let the leader count an entry of its own term.
 
-        A leader that sends a few entries at a time goes no further without it: the third time it may have it.
+        A leader that sends a few entries at a time cannot continue without it, so it is delivered the third time.
         """
         message = queued.message
         index = self._observations.acknowledged_index(message)
@@ -439,11 +439,11 @@ class Scenario(Expectations):
         return index > 0 and lost[index] < _LOST_MAX
 
     def run_until_save(self, i: int) -> None:
-        """Let the clock of peer i run a little, until it saves."""
+        """Run the clock of peer i for a short time, until it saves."""
         self._run_clock(i, PATIENCE_S, lambda event: event.kind == events.PERSIST and event.node == str(i))
 
     def _deliver_others(self, one: int, other: int) -> None:
-        """What is no RPC of the paper's goes between the two: a peer may acknowledge by calls of its own."""
+        """Deliver RPCs that are not in the paper between the two peers: they may be acknowledgements."""
         for _ in range(_ROUNDS_MAX):
             ends = {str(one), str(other)}
             calls = [h for h in self._network.queued if {h.message.source, h.message.target} == ends]
@@ -453,12 +453,12 @@ class Scenario(Expectations):
             self._deliver(calls[0])
 
     def _deliver_append(self, leader: int, follower: int) -> list[QueuedMessage]:
-        """The oldest AppendEntries, or snapshot, arrives: its answer, in flight."""
+        """Deliver the oldest AppendEntries or snapshot: its reply, which is in flight."""
         there, back = Selector(leader, follower, reply=False), Selector(follower, leader, reply=True)
         term = self._observations.campaigns[leader]
 
         def wanted(message: Message) -> bool:
-            """What it sends as the leader that it is, and not what is left of an earlier life."""
+            """Whether it sends this as the current leader. Messages of earlier terms may be left."""
             matches = there.matches(message, is_reply=False) and _replicates(message)
             return matches and term_of(message) in (None, term)
 
@@ -466,13 +466,13 @@ class Scenario(Expectations):
             return [queued for queued in self._in_flight(there) if wanted(queued.message)]
 
         if not waiting() and not self._strict:
-            # A leader that waits for its next heartbeat may need longer than what a step waits for otherwise.
+            # Until its next heartbeat a leader may need longer than steps usually wait.
             self._run_clock(leader, CAMPAIGN_S, lambda event: event.kind == events.SEND and wanted(event.detail))
         if not waiting():
             why = (
-                "and no clock runs in a strict scenario" if self._strict else f"within {CAMPAIGN_S:g} s of its own time"
+                "in a strict scenario, where no clock runs" if self._strict else f"in {CAMPAIGN_S:g} s of its own time"
             )
-            self.fail(f"peer {leader} sent peer {follower} no AppendEntries that could arrive, {why} (§5.2)")
+            self.fail(f"peer {leader} sent no AppendEntries to peer {follower} {why} (§5.2)")
         queued = waiting()[0]
         self._deliver(queued)
         self._wait_until(follower, lambda: queued.message.reply is not None)
@@ -480,16 +480,16 @@ class Scenario(Expectations):
 
     @step
     def exchange_append(self, leader: int, follower: int) -> None:
-        """One AppendEntries, or snapshot, arrives, and so does the answer."""
+        """Deliver one AppendEntries or snapshot, and the reply."""
         for queued in self._deliver_append(leader, follower):
             self._deliver(queued)
         self._deliver_others(leader, follower)
 
-    # ---- what there is to see -----------------------------------------------------------------------
+    # ---- output -----------------------------------------------------------------------
 
     @step
     def show(self) -> str:
-        """The state of all peers, and what is in flight."""
+        """The state of all peers, and the messages in flight."""
         states = {i: self._call_peer(i, lambda i=i: self.config.get_state(i)) for i in self._running_peers()}  # type: ignore[misc]
         return display.show(self.config, self._observations, states, self._network.queued)
 
@@ -513,15 +513,15 @@ def make_scenario(
     strict: bool = False,
     plain_votes: bool = False,
 ) -> Scenario:
-    """A cluster in which nothing happens by itself, inside a test.
+    """A cluster that acts only in steps, inside a test.
 
-    `plain_votes`: what it expects holds for peers that vote as in Figure 2. One that asks before it campaigns, or
-    disregards a RequestVote (§6), is skipped where it fails.
+    `plain_votes`: the scenario needs peers that vote as in Figure 2. A peer with pre-vote, or one that ignores a
+    RequestVote (§6), is skipped at the step that fails.
     """
     simulation = current_simulation()
     if simulation is None:
-        raise ScenarioError("a scenario needs virtual time: on real threads nobody can hold a clock")
+        raise ScenarioError("a scenario needs virtual time, which can freeze clocks")
     choice_source = QueueingChoiceSource(simulation.choice_source)
-    simulation.choice_source = choice_source  # before there is a network to ask it
+    simulation.choice_source = choice_source  # before the network is created
     config = make_config(servers=peers, snapshot=snapshots)
     return Scenario(config, choice_source, strict=strict, plain_votes=plain_votes)

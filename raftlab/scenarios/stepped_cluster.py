@@ -1,9 +1,9 @@
-"""What the steps of a scenario are made of: clocks that run until something has come, messages found in flight.
+"""The mechanics of steps: running a peer's clock until an event, and finding messages in flight.
 
-Every peer's clock is frozen, and every message waits in flight, until a step says otherwise. Right peers differ in how
-they get things done: some send in a loop that wakes every 10 ms, some save in batches. So whatever waits for something
-(a message to deliver, an answer, an apply) lets the clock of whoever owes it run, up to 200 ms of its own time, until
-it is there. A `strict` scenario forbids that.
+Every peer's clock is frozen and every message is queued until a step says otherwise. Correct peers differ in timing:
+some send in a loop that wakes every 10 ms, some save in batches. So a step that waits for something (a message, a
+reply, an apply) runs the clock of the responsible peer, for up to 200 ms of its own time. A `strict` scenario forbids
+that.
 
 Start at `step()` and `SteppedCluster._run_clock()`.
 """
@@ -28,9 +28,9 @@ from raftlab.trace.rpcs import APPEND, INSTALL
 
 _MS = 1_000_000  # in nanoseconds
 
-# What a step takes of the world's time, in which what it has caused happens. No peer's clock runs meanwhile.
+# The virtual time of a step, in which its effects happen. No peer's clock runs meanwhile.
 _SETTLE_NS = 1 * _MS
-# How long a peer's clock may run until what a step waits for is there.
+# How long a peer's clock may run until what a step waits for happens.
 PATIENCE_S = 0.2
 _POLL_NS = 10 * _MS
 _PROBES_MAX = 5
@@ -40,24 +40,24 @@ R = TypeVar("R")
 
 
 class ScenarioError(Exception):
-    """A step that makes no sense here: no such peer, nothing to restart. The text says what, and what would be right.
+    """A step that is not possible here, such as an unknown peer: a mistake of the scenario, not of the peer.
 
-    It is about the scenario, and not about the peer.
+    The text names the mistake and the fix.
     """
 
 
 class ExpectationFailed(Exception):
-    """A step has not found what it expects, where that does not end the run."""
+    """An expectation failed in an interactive run, which continues."""
 
 
 def step(method: Callable[P, R]) -> Callable[P, R]:
-    """A step is an event of the trace; after it everybody has done what followed, and every rule has checked."""
+    """Makes a method a step: an event of the trace, after which its effects have happened and all rules are checked."""
 
     @wraps(method)
     def run_step(*args: P.args, **kwargs: P.kwargs) -> R:
         scenario: Any = args[0]
         if scenario.in_step:
-            return method(*args, **kwargs)  # part of another
+            return method(*args, **kwargs)  # part of another step
         scenario.begin_step(_call_text(method.__name__, args[1:], kwargs))
         try:
             result = method(*args, **kwargs)
@@ -80,18 +80,18 @@ def _is_preempted(task: Task) -> bool:
 
 
 class SteppedCluster:
-    """A cluster in which nothing happens by itself."""
+    """A cluster that acts only in steps."""
 
     def __init__(
         self, config: Config, choice_source: QueueingChoiceSource, *, strict: bool = False, plain_votes: bool = False
     ) -> None:
         simulation = current_simulation()
-        assert simulation is not None  # make_scenario() has looked
+        assert simulation is not None  # checked by make_scenario()
         self.config = config
         self.in_step = False
-        self.step_text = ""  # of the step under way, as a file has them
-        self.interactive = False  # what is not met is told, and the run goes on: somebody sits at a prompt
-        self.may_skip = True  # where it is not for such peers; who draws steps as things stand wants them all the same
+        self.step_text = ""  # of the current step, as in the file
+        self.interactive = False  # after a failed expectation the run continues
+        self.may_skip = True  # skip peers that the scenario is not for; random steps run on all peers
         self._strict = strict
         self._plain_votes = plain_votes
         self._simulation: Simulation = simulation
@@ -99,15 +99,15 @@ class SteppedCluster:
         self._network = config.network
         self._observations = WireObservations(config.n)
         self._awaited_event: tuple[Task, Callable[[Event], bool]] | None = None
-        self._unfrozen_since_ns: dict[int, int] = {}  # whose clocks run, and since when
-        self.clock_ran_ns: dict[int, int] = {}  # whose clocks the step under way has let run, and for how long
+        self._unfrozen_since_ns: dict[int, int] = {}  # by peer whose clock runs
+        self.clock_ran_ns: dict[int, int] = {}  # by peer: how long its clock has run in this step
         config.snapshot_only_when_asked()
         simulation.subscribe(self._observe)
         for i in range(config.n):
             config.freeze_clock(i)
         self.settle()
 
-    # ---- for whoever decides what comes next --------------------------------------------------
+    # ---- for callers that choose the next step ------------------------------------------------
 
     @property
     def observations(self) -> WireObservations:
@@ -115,7 +115,7 @@ class SteppedCluster:
 
     @property
     def checker(self) -> RuleChecker:
-        assert self.config.checker is not None  # run_test() has made it
+        assert self.config.checker is not None  # set by run_test()
         return self.config.checker
 
     @property
@@ -124,7 +124,7 @@ class SteppedCluster:
 
     @property
     def queued(self) -> list[QueuedMessage]:
-        """What is in flight, the oldest first."""
+        """The messages in flight, oldest first."""
         return self._network.queued
 
     # ---- for a step -----------------------------------------------------------------------
@@ -136,18 +136,18 @@ class SteppedCluster:
         self._simulation.emit(events.STEP, None, text, 0)
 
     def settle(self) -> None:
-        """Everybody does what there is to do. The clock moves when all wait."""
+        """Let all tasks run until they wait."""
         self._simulation.sleep(_SETTLE_NS)
-        # With --race a thread may have lost its turn, to get it back by the world's time.
+        # With --race a thread may be preempted, and delayed in virtual time.
         while any(_is_preempted(task) for task in self._simulation.tasks()):
             self._simulation.sleep(_SETTLE_NS)
 
     def check(self) -> None:
-        """The run ends here if a rule is broken."""
+        """End the run here if a rule is violated."""
         self._simulation.deliver_now()
 
     def fail(self, text: str) -> NoReturn:
-        """A step has not found what it expects."""
+        """An expectation of a step failed."""
         self._check_or_skip()
         text = f"{text[0].upper()}{text[1:]}"
         if self.interactive:
@@ -155,13 +155,12 @@ class SteppedCluster:
         self.config.fail(text)
 
     def reject(self, text: str) -> NoReturn:
-        """A step makes no sense, as things stand with the peers."""
+        """A step is not possible in the current state of the peers."""
         self._check_or_skip()
         raise ScenarioError(text)
 
     def _check_or_skip(self) -> None:
-        """If a rule is broken, that says more; and of other votes than plain ones, or of what nobody here can read,
-        anything may come."""
+        """Report a violated rule instead. Skip peers whose votes or messages the scenario is not written for."""
         self.check()
         if not self.may_skip:
             return
@@ -169,9 +168,9 @@ class SteppedCluster:
         if undecodable := self.checker.undecodable_methods:
             why = f"it is played with the paper's RPCs, and of these peers no check can read {', '.join(undecodable)}"
         elif self._plain_votes and (difference := self._observations.election_difference):
-            why = f"it needs plain votes, and here {difference}"
+            why = f"the scenario needs plain votes, but {difference}"
         if why:
-            import pytest  # whoever is here has it; whoever only looks need not wait for it
+            import pytest  # slow to import, and needed only here
 
             pytest.skip(why)
 
@@ -185,8 +184,8 @@ class SteppedCluster:
                     self._simulation.wake(task)
 
     def _run_clock(self, i: int | Collection[int], limit_s: float, matches: Callable[[Event], bool]) -> bool:
-        """Let the clock of peer i, or of these peers, run until that event has come: whether it has, within so much of
-        their own time."""
+        """Run the clock of peer i, or of these peers, until a matching event, for at most `limit_s` of their own time:
+        whether it happened."""
         self._unfreeze_clocks([i] if isinstance(i, int) else i)
         self._awaited_event = (self._simulation.current, matches)
         happened = self._simulation.park("what the step waits for", int(limit_s * NS_PER_S))
@@ -196,7 +195,7 @@ class SteppedCluster:
         return happened
 
     def _wait_until(self, i: int, condition: Callable[[], bool], patience_s: float = PATIENCE_S) -> bool:
-        """Whether it is true, or comes true while the clock of peer i runs a little."""
+        """Whether the condition holds, now or while the clock of peer i runs for a short time."""
         if condition():
             return True
         if (self._strict and patience_s == PATIENCE_S) or not self.config.is_up(i) or self.config.is_paused(i):
@@ -220,13 +219,13 @@ class SteppedCluster:
 
     def _freeze_clocks(self) -> None:
         for i, since_ns in sorted(self._unfrozen_since_ns.items()):
-            if self.config.is_up(i):  # it may have crashed meanwhile, by an armed crash
+            if self.config.is_up(i):  # an armed crash may have happened
                 self.config.freeze_clock(i)
             self.clock_ran_ns[i] = self.clock_ran_ns.get(i, 0) + self._simulation.now_ns - since_ns
         self._unfrozen_since_ns.clear()
 
     def _call_peer(self, i: int, call: Callable[[], R]) -> R:
-        """Call a method of the peer. If it does not return at once its clock runs, until the tester loses patience."""
+        """Call a method of the peer. If it does not return at once, run the peer's clock until it returns."""
         results: list[R] = []
         errors: list[ValueError] = []
 
@@ -242,14 +241,14 @@ class SteppedCluster:
             self._simulation.join(task)
             self._freeze_clocks()
         if errors:
-            self._check_up(i)  # by an armed crash, a moment ago
+            self._check_up(i)  # an armed crash may have happened
             raise errors[0]
         return results[0]
 
     # ---- messages -----------------------------------------------------------------------
 
     def in_flight(self, selector: str) -> list[QueuedMessage]:
-        """What is on its way that fits, the oldest first."""
+        """The matching messages in flight, oldest first."""
         return self._in_flight(Selector.read(selector))
 
     def _in_flight(self, selector: Selector) -> list[QueuedMessage]:
@@ -260,9 +259,9 @@ class SteppedCluster:
         self.settle()
 
     def _find_messages(self, selector: Selector) -> list[QueuedMessage]:
-        """What fits, the oldest of each pair; what is not there yet, its sender sends while its clock runs a little."""
+        """The oldest matching message of each pair. If there is none, run the sender's clock for a short time."""
         if selector.source is not None and selector.source == selector.target:
-            raise ScenarioError(f"what peer {selector.source} says to itself is never in flight")
+            raise ScenarioError(f"messages from peer {selector.source} to itself are never in flight")
         found = []
         for source, target in self._pairs(selector):
             pair = selector.between(source, target)
@@ -275,12 +274,12 @@ class SteppedCluster:
                 self._fail_no_message(pair)
             found.append(candidates[0])
         if not found:
-            self.fail(f"nothing is in flight that is {selector}, and nobody is up to send it")
+            self.fail(f"no message in flight matches {selector}, and no peer is up to send one")
         return found
 
     def _probe(self, snapshot: Selector) -> None:
-        """Some leaders send a snapshot only to whom they have just heard. So what else they send there arrives and is
-        answered, until it is on its way."""
+        """Some leaders send a snapshot only to followers that they have just heard from. So deliver and answer their
+        AppendEntries until the snapshot is in flight."""
         source, target = snapshot.source, snapshot.target
         assert source is not None and target is not None
         append = Selector(source, target, APPEND, reply=False)
@@ -302,7 +301,7 @@ class SteppedCluster:
             self._deliver(answer)
 
     def _pairs(self, selector: Selector) -> list[tuple[int, int]]:
-        """Who to whom. Of `*`: whoever can, with a reply whoever owes one."""
+        """Pairs of sender and receiver. `*`: all that can send or, for replies, that owe one."""
         for i in (selector.source, selector.target):
             if i is not None:
                 self._check_peer(i)
@@ -315,7 +314,7 @@ class SteppedCluster:
                 pair = selector.between(source, target)
                 if source == target or not self.config.is_up(target):
                     continue
-                # Of `*` as the sender, nobody knows who should send.
+                # With `*` as the sender, none is expected to send.
                 can = selector.source is not None or bool(selector.reply)
                 can = can and self.config.is_up(source) and (str(source), str(target)) not in cuts
                 owes = self._observations.owes_reply(source, target) if selector.reply else can
@@ -331,12 +330,12 @@ class SteppedCluster:
         elif self.config.is_paused(source):
             why = f"peer {source} is paused"
         elif self._strict:
-            why = "the scenario is strict, so no clock runs"
+            why = "no clock runs in a strict scenario"
         else:
             why = f"peer {source} sent none in {PATIENCE_S * 1000:.0f} ms of its own time"
-        difference = self._network.queued
-        matches = f" In flight: {'; '.join(describe(queued) for queued in difference[:4])}" if difference else ""
-        self.fail(f"nothing is in flight that is {pair}, and {why}.{matches}")
+        others = self._network.queued[:4]
+        in_flight = f" In flight: {'; '.join(map(describe, others))}" if others else ""
+        self.fail(f"no message in flight matches {pair}, and {why}.{in_flight}")
 
     def _delivered(self, selector: Selector) -> list[Message]:
         found = []
@@ -348,7 +347,7 @@ class SteppedCluster:
             if message is not None:
                 found.append(message)
         if not found:
-            self.fail(f"nothing that is {selector} has been delivered yet, so it cannot arrive again")
+            self.fail(f"no delivered message matches {selector}, so none can arrive again")
         return found
 
     # ---- peers -----------------------------------------------------------------------
@@ -376,7 +375,7 @@ class SteppedCluster:
     def _check_leads(self, i: int) -> None:
         self._check_running(i)
         if not self._wait_until(i, lambda: self._call_peer(i, lambda: self.config.get_state(i))[1]):
-            self.reject(f"peer {i} does not lead, so it sends no AppendEntries; elect it first")
+            self.reject(f"peer {i} is not the leader, so it sends no AppendEntries; elect it first")
 
     def _applied_index(self, i: int) -> int:
         return max(self.config.applied(i), default=0)
@@ -387,7 +386,7 @@ class SteppedCluster:
 
 
 def _sent(selector: Selector) -> Callable[[Event], bool]:
-    """Whether it is an event in which such a message leaves."""
+    """A predicate for events that send a matching message."""
 
     def sent(event: Event) -> bool:
         is_reply = event.kind == events.ANSWER

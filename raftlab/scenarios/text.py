@@ -1,8 +1,8 @@
-"""Scenarios as text: one step a line, each nothing but a call of Scenario.
+"""Parses .scenario files: one step per line, each a call of a method of Scenario.
 
-Promise: a mistake in a file is told with file and line, what is wrong and what would be right, before anything runs.
+Promise: mistakes in a file are reported before anything runs, with file, line and fix.
 
-Start at `read_script()`; `STEPS` are the words.
+Start at `read_script()`; `STEPS` has the syntax of the steps.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ StepAction = Callable[[Scenario], Any]
 
 
 class ScriptError(Exception):
-    """A mistake in the text; the words name file and line, what is wrong, and what would be right."""
+    """A mistake in a file, with file, line and fix."""
 
     def __init__(self, file: str, line: int, text: str) -> None:
         super().__init__(f"{short_path(file)}:{line}: {text}")
@@ -49,29 +49,29 @@ class Step(NamedTuple):
 
 @dataclass
 class Script:
-    """A file of steps."""
+    """A parsed scenario file."""
 
     file: str
     title: str = ""
-    why: str = ""  # the rest of the comment that the file begins with
+    why: str = ""  # the rest of the comment at the beginning of the file
     peers: int = 3
     snapshots: bool = False
     strict: bool = False
-    plain_votes: bool = False  # not for peers with pre-vote, or that disregard a RequestVote (§6)
+    plain_votes: bool = False  # not for peers with pre-vote, or that ignore a RequestVote (§6)
     steps: list[Step] = field(default_factory=list)
     expected: dict[int, list[str]] = field(default_factory=dict)  # by the line of a `show`: its output
-    breaks: str = ""  # the rule that is to be broken, for a wrong peer
+    breaks: str = ""  # the rule that an incorrect peer must violate
 
     @property
     def name(self) -> str:
         return Path(self.file).stem
 
 
-# ---- the words -----------------------------------------------------------------------------------------------------
+# ---- syntax of the steps -------------------------------------------------------------------------------------------
 
 
 class StepSyntax(NamedTuple):
-    """How a step begins, what follows, and the call that it is. `usage` is what a mistake is answered with."""
+    """The pattern after a step's first word, and the action. `usage` is shown after a syntax error."""
 
     usage: str
     pattern: str
@@ -79,7 +79,7 @@ class StepSyntax(NamedTuple):
 
 
 def _selecting(call: Callable[[Scenario, str], Any]) -> Callable[[re.Match[str]], StepAction]:
-    """The selector is read now, so that a mistake in it is found before anything runs."""
+    """Parses the selector now, so that mistakes are found before anything runs."""
 
     def action(match: re.Match[str]) -> StepAction:
         selector = match["selector"]
@@ -122,7 +122,7 @@ def _run(match: re.Match[str]) -> StepAction:
 
 def _crash(match: re.Match[str]) -> StepAction:
     peer = int(match["peer"])
-    when: Any = match["when"]  # one of the moments, as the pattern has them
+    when: Any = match["when"]  # a CrashMoment, by the pattern
     return lambda s: s.crash(peer, when)
 
 
@@ -139,7 +139,7 @@ def _partition(match: re.Match[str]) -> StepAction:
     all_peers = [peer for group in groups for peer in group]
     repeated = next((peer for peer in all_peers if all_peers.count(peer) > 1), None)
     if repeated is not None:
-        raise _StepError(f"peer {repeated} cannot be on two sides")
+        raise _StepError(f"peer {repeated} is in two groups")
     return lambda s: s.partition(*groups)
 
 
@@ -266,7 +266,7 @@ def _expect_field(match: re.Match[str]) -> StepAction:
 
 def _number(word: str) -> int:
     if not re.fullmatch(r"-?\d+", word):
-        raise _StepError(f"{word!r} is no number")
+        raise _StepError(f"{word!r} is not a number")
     return int(word)
 
 
@@ -320,7 +320,7 @@ EXPECTATIONS: Sequence[StepSyntax] = (
 _BREAKS = re.compile(r"rule\s+(?P<rule>\S+)\s+broken")
 _HEADERS = ("peers", "snapshots", "strict", "needs")
 _PEER_GROUPS = ("peer", "one", "other", "source", "targets", "voters", "peers", "groups")
-IMPOSSIBLE_LOGS = "these logs cannot come about, by leaders that send all that they have"
+IMPOSSIBLE_LOGS = "Raft cannot produce these logs with leaders that send all their entries"
 
 
 # ---- reading -------------------------------------------------------------------------------------------------------
@@ -337,17 +337,17 @@ def read_script(file: Path) -> Script:
 
 def parse_script(text: str, file: str) -> Script:
     script = Script(file)
-    # By line ends alone: splitlines() knows others, and an editor does not count those.
+    # Not splitlines(), which also splits at characters that editors do not count as line ends.
     reader = _ScriptReader(script, text.removesuffix("\n").split("\n"))
     reader.read()
     return script
 
 
 def parse_step(text: str, script: Script) -> StepAction:
-    """One step, as typed at a prompt; ValueError says what is wrong with it."""
+    """One step, as typed at a prompt. Raises ValueError if it is invalid."""
     word, rest = _split(text)
     if word in ("logs", "commit", *_HEADERS) or _BREAKS.fullmatch(rest):
-        raise _StepError(f"{text!r} belongs into a file: it says how a run begins, or ends")
+        raise _StepError(f"{text!r} is allowed only in a file, at its beginning or end")
     return _parse_action(word, rest, script)
 
 
@@ -364,7 +364,7 @@ class _ScriptReader:
         number = 0
         while number < len(self._lines):
             number += 1
-            text = self._lines[number - 1].partition("#")[0].strip()  # of Windows' line ends, too
+            text = self._lines[number - 1].partition("#")[0].strip()  # also strips Windows line ends
             if not text:
                 continue
             try:
@@ -376,7 +376,7 @@ class _ScriptReader:
                 self._fail(number, str(error))
         self._finish_logs(0)
         if not script.steps:
-            self._fail(len(self._lines) or 1, "there is no step in it; the first may be: campaign 0")
+            self._fail(len(self._lines) or 1, "the file has no steps; write one, such as: campaign 0")
 
     def _fail(self, line: int, text: str) -> NoReturn:
         raise ScriptError(self._script.file, line, text) from None
@@ -394,17 +394,17 @@ class _ScriptReader:
     def _read_line(self, number: int, text: str) -> None:
         script = self._script
         if script.breaks:
-            raise _StepError(f"nothing can follow 'expect rule {script.breaks} broken': the run ends there")
+            raise _StepError(f"'expect rule {script.breaks} broken' must be the last step: the run ends there")
         word, rest = _split(text)
         if word in _HEADERS:
             if script.steps or self._logs:
-                raise _StepError(f"{word!r} belongs at the top, before the first step")
+                raise _StepError(f"{word!r} must be at the top, before the first step")
             self._read_header(word, rest)
         elif word == "logs":
             self._read_logs(number, rest)
         elif word == "commit":
             if not self._logs:
-                raise _StepError("'commit' belongs under the 'logs' that it is about: logs 0: 1 1 2")
+                raise _StepError("'commit' must follow 'logs' lines such as: logs 0: 1 1 2")
             self._finish_logs(_positive(rest, "commit 9"))
         else:
             self._finish_logs(0)
@@ -422,29 +422,29 @@ class _ScriptReader:
                 raise _StepError(f"at most {PEERS_MAX} peers")
         elif word == "needs":
             if rest != "plain votes":
-                raise _StepError(f"there is no need {rest!r}; the one there is: needs plain votes")
+                raise _StepError(f"unknown need {rest!r}; write: needs plain votes")
             script.plain_votes = True
         elif rest:
-            raise _StepError(f"nothing follows {word!r}")
+            raise _StepError(f"nothing may follow {word!r}")
         else:
             setattr(script, word, True)
 
     def _read_logs(self, number: int, rest: str) -> None:
         if self._script.steps:
-            raise _StepError("'logs' must come before all other steps: it makes its own history from the beginning")
+            raise _StepError("'logs' must be the first step: it creates its own history from the beginning")
         match = re.fullmatch(r"(\d+)\s*:\s*((?:\d+\s*)*)", rest)
         if match is None:
-            raise _StepError("write, for each peer, the terms of its entries: logs 0: 1 1 2")
+            raise _StepError("write the terms of each peer's entries, such as: logs 0: 1 1 2")
         peer = int(match[1])
         if peer >= self._script.peers:
             raise _StepError(f"there is no peer {peer}; peers are 0..{self._script.peers - 1}")
         if peer in self._logs:
-            raise _StepError(f"the log of peer {peer} stands here already")
+            raise _StepError(f"duplicate log for peer {peer}")
         self._logs[peer] = [int(term) for term in match[2].split()]
         self._logs_line = self._logs_line or number
 
     def _finish_logs(self, commit: int) -> None:
-        """Those who are not named have empty logs."""
+        """Add the `logs` step. Peers without a line have empty logs."""
         if self._logs:
             terms = [self._logs.get(peer, []) for peer in range(self._script.peers)]
             try:
@@ -456,10 +456,10 @@ class _ScriptReader:
             self._script.steps.append(Step(self._logs_line, text, lambda s: s.logs(terms, commit=commit)))
 
     def _read_output(self, number: int) -> int:
-        """What stands under a `show`, up to an empty line: the number of the last line of it."""
+        """Read the expected output under a `show`, up to an empty line: the number of its last line."""
         steps = self._script.steps
         if not steps or not steps[-1].has_output or steps[-1].line in self._script.expected:
-            raise _StepError(f"{OUTPUT} stands under a 'show', before what it shows")
+            raise _StepError(f"{OUTPUT} is allowed only under a 'show', before its output")
         last = number
         while last < len(self._lines) and self._lines[last].strip():
             last += 1
@@ -478,14 +478,14 @@ def _parse_action(word: str, rest: str, script: Script) -> StepAction:
     if word not in STEPS:
         known = [*STEPS, "expect", "logs"]
         near = difflib.get_close_matches(word, known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"
+        hint = f"did you mean {near[0]!r}?" if near else f"the steps are: {', '.join(known)}"
         raise _StepError(f"there is no step {word!r}; {hint}")
     step = STEPS[word]
     match = re.fullmatch(step.pattern, rest)
     if match is None:
         raise _StepError(f"cannot read {f'{word} {rest}'.strip()!r}; write: {step.usage}")
     if word == "snapshot" and not script.snapshots:
-        raise _StepError("there are no snapshots in this run; write 'snapshots' at the top")
+        raise _StepError("this scenario has no snapshots; write 'snapshots' at the top")
     _check_peers(match, script)
     return step.action(match)
 
@@ -501,7 +501,7 @@ def _parse_expectation(rest: str, script: Script) -> StepAction:
 
 
 def _check_peers(match: re.Match[str], script: Script) -> None:
-    """Whatever names a peer must name one that there is."""
+    """Refuses numbers of peers that do not exist."""
     named: list[int | None] = []
     for group, text in match.groupdict().items():
         if text is not None and group == "selector":

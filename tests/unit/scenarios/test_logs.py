@@ -55,17 +55,17 @@ def test_no_logs_at_all():
 @pytest.mark.parametrize(
     ("logs", "commit", "said"),
     [
-        ([[2, 1], [], []], 0, "peer 0 has term 1 at index 2 after term 2: terms never fall"),
+        ([[2, 1], [], []], 0, "peer 0 has term 1 at index 2 after term 2: terms never decrease"),
         ([[0], [], []], 0, "peer 0 has term 0 at index 1; terms begin with 1"),
-        ([[1, 2], [2], []], 0, "peers 0 and 1 both have entries of term 2, but not the same entries before them"),
+        ([[1, 2], [2], []], 0, "peers 0 and 1 both have entries of term 2, but different entries before them"),
         (
             [[1, 3], [2], [2, 2]],
             0,
-            "the leader of term 3 had 1 entry, the last of term 1; by then peers 1, 2 had logs that",
+            "the leader of term 3 had 1 entry, the last of term 1; by then the logs of peers 1, 2",
         ),
-        ([[1, 1], [1], [1]], 2, "index 2 cannot be committed: 1 of 3 peers hold the same entry"),
-        ([[1], [1], [2]], 1, "the leader of term 2 had 0 entries, the last of term 0; by then peers 0, 1 had logs"),
-        (FIGURE_7, 10, "index 10 cannot be committed: 3 of 7 peers hold the same entry"),
+        ([[1, 1], [1], [1]], 2, "index 2 cannot be committed: only 1 of 3 peers have the same entry"),
+        ([[1], [1], [2]], 1, "the leader of term 2 had 0 entries, the last of term 0; by then the logs of peers 0, 1"),
+        (FIGURE_7, 10, "index 10 cannot be committed: only 3 of 7 peers have the same entry"),
     ],
 )
 def test_what_no_history_leads_to_is_refused_with_the_term(logs, commit, said):

@@ -210,12 +210,12 @@ def test_a_snapshot_when_it_is_asked_for_and_not_before():
         ("elect 0 with 1\nexpect no leader", "Expected no leader, but peer 0 leads in term 1"),
         ("elect 0 with 1\nexpect 0 not leader", "Expected peer 0 not to lead; get_state() says: term 1, leader"),
         ("expect 1 term 4", "Expected peer 1 in term 4; get_state() says 0"),
-        ("expect 1 voted 0", "Expected peer 1 to vote for peer 0, but it has not answered it yet"),
+        ("expect 1 voted 0", "Expected peer 1 to vote for peer 0, but it has not replied yet"),
         (
             "campaign 0\ndeliver 0->1 vote\nexpect 1 refused 0",
             "Expected peer 1 to refuse peer 0 in term 1, but it voted",
         ),
-        ("expect 1 accepted 0", "Expected peer 1 to accept what peer 0 sent, but it has not answered it yet"),
+        ("expect 1 accepted 0", "Expected peer 1 to accept what peer 0 sent, but it has not replied yet"),
         (
             "elect 0 with 1\nreplicate 0->1\nexpect 1 rejected 0",
             "Expected peer 1 to reject what peer 0 sent last, but it",
@@ -233,21 +233,21 @@ def test_a_snapshot_when_it_is_asked_for_and_not_before():
             "Expected peer 0 not to have applied 'x', but it has",
         ),
         ("expect 0 applied up to 1", "Expected peer 0 to have applied up to 1; it has applied nothing"),
-        ("expect in flight 0->1 append", "Nothing is in flight that is 0->1 append, and peer 0 sent none in 200 ms"),
+        ("expect in flight 0->1 append", "No message in flight matches 0->1 append, and peer 0 sent none in 200 ms"),
         (
             "campaign 0\nexpect not in flight 0->1 vote",
-            "Expected nothing in flight that is 0->1 vote, but there is: 0->1",
+            "Expected no message in flight that matches 0->1 vote, but there is: 0->1",
         ),
         ("expect 0 down", "Expected peer 0 to be down, but it is up"),
         ("elect 0 with 1\nexpect 1 log 1", "Expected log 1 of peer 1; it is empty"),
         ("expect 0 commit_index 3", "Expected commit_index 3 of peer 0; it is 0"),
         ("expect 0 voted_for 1", "Expected voted_for 1 of peer 0; it is none"),
-        ("start 0 x", "Peer 0 did not take 'x': start() says that it does not lead (term 0)"),
-        ("elect 0 with 1\nstart 0 x refused", "Peer 0 took 'x' as the leader of term 1; expected it to refuse"),
-        ("deliver 0->1 vote again", "Nothing that is 0->1 vote has been delivered yet, so it cannot arrive again"),
-        ("strict\ndeliver 0->1 append", "Nothing is in flight that is 0->1 append, and the scenario is strict, so no"),
-        ("crash 0\ndeliver 0->1 vote", "Nothing is in flight that is 0->1 vote, and peer 0 is down"),
-        ("crash 1\ndeliver 0->1 vote", "Nothing is in flight that is 0->1 vote, and peer 1 is down"),
+        ("start 0 x", "Peer 0 refused 'x': start() says that it is not the leader (term 0)"),
+        ("elect 0 with 1\nstart 0 x refused", "Peer 0 accepted 'x' as the leader of term 1; expected it to refuse"),
+        ("deliver 0->1 vote again", "No delivered message matches 0->1 vote, so none can arrive again"),
+        ("strict\ndeliver 0->1 append", "No message in flight matches 0->1 append, and no clock runs in a strict"),
+        ("crash 0\ndeliver 0->1 vote", "No message in flight matches 0->1 vote, and peer 0 is down"),
+        ("crash 1\ndeliver 0->1 vote", "No message in flight matches 0->1 vote, and peer 1 is down"),
     ],
 )
 def test_what_is_not_met_says_what_was_seen(text, said):
@@ -264,18 +264,21 @@ def test_what_is_not_met_says_what_was_seen(text, said):
         ("restart 1", "steps.scenario:1: restart 1: peer 1 is not down; crash it first"),
         ("pause 0\nstart 0 x", "steps.scenario:2: start 0 x: peer 0 is paused; resume it first"),
         ("resume 0", "steps.scenario:1: resume 0: peer 0 is not paused"),
-        ("elect 0 with 1\ncampaign 0", "steps.scenario:2: campaign 0: peer 0 leads, so it does not campaign; crash"),
-        ("heartbeat 1", "steps.scenario:1: heartbeat 1: peer 1 does not lead, so it sends no AppendEntries"),
-        ("elect 0 with 1\nreplicate 0->0", "replicate 0->0: peer 0 has its own log already; name others"),
-        ("elect 0 with 0 1", "elect 0 with 0 1: peer 0 votes for itself anyway"),
-        ("deliver 0->0 vote", "what peer 0 says to itself is never in flight"),
+        (
+            "elect 0 with 1\ncampaign 0",
+            "steps.scenario:2: campaign 0: peer 0 is the leader, so it does not campaign; restart",
+        ),
+        ("heartbeat 1", "steps.scenario:1: heartbeat 1: peer 1 is not the leader, so it sends no AppendEntries"),
+        ("elect 0 with 1\nreplicate 0->0", "replicate 0->0: peer 0 cannot replicate to itself; name other peers"),
+        ("elect 0 with 0 1", "elect 0 with 0 1: peer 0 always votes for itself"),
+        ("deliver 0->0 vote", "messages from peer 0 to itself are never in flight"),
         ("campaign 0\ndeliver 0->1 vote\ncrash 1\ndeliver 0->1 vote again", "peer 1 is down; restart it first"),
         (
             "campaign 0\ncampaign 0 term 1",
-            "steps.scenario:2: campaign 0 term 1: peer 0 has campaigned in term 1 already",
+            "steps.scenario:2: campaign 0 term 1: peer 0 has already campaigned in term 1",
         ),
         ("snapshots\nsnapshot 0 1", "server 0 has applied up to 0, so it has no state at index 1"),
-        ("campaign 0\ndeliver 0->1 vote\nduplicate 1->0 vote reply", "a network duplicates requests"),
+        ("campaign 0\ndeliver 0->1 vote\nduplicate 1->0 vote reply", "only requests can be duplicated"),
     ],
 )
 def test_a_step_that_makes_no_sense_there_is_told_with_its_line(text, said):
@@ -290,7 +293,7 @@ def test_a_peer_that_never_campaigns_fails_in_these_words(tmp_path):
     instead = "        self._reset_election_timer()\n        return\n"
     (tmp_path / "raft.py").write_text(source.replace(campaigning, instead + campaigning), encoding="utf-8")
     error = fails("campaign 0\n", load_peer(tmp_path / "raft.py"))
-    assert error.text == "Peer 0 did not ask for votes within 10 s of its own time (§5.2)"
+    assert error.text == "Peer 0 did not request votes within 10 s of its own time (§5.2)"
 
 
 def test_a_cluster_of_one_campaigns_too():
@@ -372,7 +375,7 @@ def test_a_broken_rule_is_told_at_its_step(tmp_path):
 def test_a_scenario_for_a_wrong_peer_expects_its_rule(tmp_path):
     text = "campaign 0\ncampaign 1\ndeliver 0->2 vote\ndeliver 1->2 vote\nexpect rule one-vote broken\n"
     passes(text, wrong("double-vote", tmp_path))
-    assert fails(text).text == "Expected the rule one-vote to be broken, but it was not"
+    assert fails(text).text == "Expected a violation of one-vote, but there was none"
 
 
 def test_each_campaign_on_the_way_to_a_term_has_its_own_time():
@@ -398,7 +401,7 @@ def test_who_asks_others_beforehand_learns_no_later_term_if_enough_know_none():
 
 
 def test_in_a_strict_scenario_nobody_answers_beforehand():
-    assert "did not ask for votes" in fails("strict\ncampaign 0\n", pre_vote_peer()).text
+    assert "did not request votes" in fails("strict\ncampaign 0\n", pre_vote_peer()).text
 
 
 # Peer 2 lacks what the others have, and nobody would vote for it.
@@ -407,8 +410,8 @@ REFUSED_BEFOREHAND = "elect 0 with 1 2\nstart 0 x\nreplicate 0->1\ncampaign 2\n"
 
 def test_a_peer_without_plain_votes_is_skipped_where_the_file_allows_it():
     run, _ = play(f"needs plain votes\n{REFUSED_BEFOREHAND}", pre_vote_peer())
-    assert str(run.error) == "it needs plain votes, and here a peer calls Raft.pre_vote before it campaigns"
-    assert "did not ask for votes" in fails(REFUSED_BEFOREHAND, pre_vote_peer()).text
+    assert str(run.error) == "the scenario needs plain votes, but a peer calls Raft.pre_vote before it campaigns"
+    assert "did not request votes" in fails(REFUSED_BEFOREHAND, pre_vote_peer()).text
 
 
 def test_a_peer_that_replicates_by_an_rpc_of_its_own_is_skipped_where_a_step_fails():
@@ -424,7 +427,7 @@ def test_a_snapshot_may_wait_until_the_follower_was_heard():
     behind = "snapshots\nelect 0 with 1 2\nstart 0 a\nreplicate 0->1\nexpect 0 applied a at 1\nsnapshot 0 1\ndrop\n"
     run, _ = play(f"{behind}deliver 0->2 snapshot\nexpect 2 applied up to 1\n", letters)
     assert run.error is None
-    assert "Nothing is in flight that is 0->2 snapshot" in fails(f"strict\n{behind}deliver 0->2 snapshot\n").text
+    assert "No message in flight matches 0->2 snapshot" in fails(f"strict\n{behind}deliver 0->2 snapshot\n").text
 
 
 def test_a_failed_step_of_a_plain_peer_is_not_skipped():

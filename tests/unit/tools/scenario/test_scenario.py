@@ -70,7 +70,7 @@ def test_skips_are_counted_and_shown(vote, capsys):
     pre_vote = next(mutant for mutant in load_mutants() if mutant.id == "design-pre-vote").write()
     assert lab("scenario", vote, vote, "--raft", pre_vote) == 0
     out = capsys.readouterr().out
-    assert f"SKIPPED {vote}: it needs plain votes, and here a peer calls Raft.pre_vote before it campaigns" in out
+    assert f"SKIPPED {vote}: the scenario needs plain votes, but a peer calls Raft.pre_vote before it campaigns" in out
     assert "2 scenarios: 0 passed, 0 failed, 2 skipped" in out
 
 
@@ -146,8 +146,8 @@ def test_what_is_not_met_is_said_and_the_walk_goes_on(vote):
     code, out = walk(vote, "expect leader 2", "logs 0: 1", "expect rule one-vote broken", "run", "")
     assert code == 0
     assert "Expected peer 2 as the leader" in out
-    assert "'logs 0: 1' belongs into a file" in out
-    assert "'expect rule one-vote broken' belongs into a file" in out
+    assert "'logs 0: 1' is allowed only in a file" in out
+    assert "'expect rule one-vote broken' is allowed only in a file" in out
     assert f"PASSED {vote}" in out
 
 
