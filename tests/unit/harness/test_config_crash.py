@@ -9,7 +9,7 @@ from raftlab.harness.run import run_test
 from raftlab.scenarios.collection import collect
 
 
-def test_a_server_crashed_under_start_takes_nothing_and_leads_nothing():
+def test_calls_of_a_crashing_server_return_no_leader():
     said = []
 
     @collect
@@ -41,7 +41,7 @@ def test_a_server_crashed_under_start_takes_nothing_and_leads_nothing():
     assert any(len(outcome) == 3 and outcome[2] for outcome in outcomes)
 
 
-def test_who_crashes_while_the_others_are_asked_leads_no_more():
+def test_leader_that_crashes_during_the_poll_is_not_returned():
     found = []
 
     @collect
@@ -57,7 +57,7 @@ def test_who_crashes_while_the_others_are_asked_leads_no_more():
     assert set(found) == {None}
 
 
-def test_a_slow_save_takes_effect_at_its_end_or_not_at_all():
+def test_slow_save_takes_effect_at_its_end_or_never():
     @collect
     def test(make_config):
         cfg = make_config(servers=3)
@@ -85,7 +85,7 @@ def test_a_slow_save_takes_effect_at_its_end_or_not_at_all():
     assert (saves[begun + 1].kind, saves[begun + 1].at_ns) == ("persist", saves[begun].at_ns + 100_000_000)
 
 
-def test_a_slow_snapshot_holds_up_its_service_and_not_the_peer():
+def test_slow_snapshot_delays_the_service_and_not_the_peer():
     @collect
     def test(make_config):
         cfg = make_config(servers=3, snapshot=True)
@@ -106,7 +106,7 @@ def test_a_slow_snapshot_holds_up_its_service_and_not_the_peer():
     assert run.error is None, run.error
 
 
-def test_a_long_command_that_too_few_have_applied_is_told_in_short():
+def test_long_command_is_shortened_in_a_failed_agreement():
     @collect
     def test(make_config):
         cfg = make_config(servers=3)

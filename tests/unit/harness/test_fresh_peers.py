@@ -171,7 +171,7 @@ def test_state_in_memory_does_not_survive_a_crash(tmp_path, lines, load):
 
 @pytest.mark.usefixtures("path_restored")
 @pytest.mark.parametrize("lines", HELPERS.values(), ids=HELPERS)
-def test_state_in_a_module_beside_raft_py_does_not_survive_a_crash(tmp_path, lines, load):
+def test_state_in_modules_beside_raft_py_is_lost_in_a_crash(tmp_path, lines, load):
     assert run_test(persist1, load(package_with(tmp_path, lines, *KEEPS)), 7).error is not None
 
 
@@ -218,13 +218,13 @@ def test_hidden_change_of_a_shared_class_is_undone(tmp_path, owner, change):
     assert run_test(persist1, launcher, 7).digest == first.digest
 
 
-def test_one_seed_is_one_run_whatever_ran_before(tmp_path):
+def test_run_does_not_depend_on_earlier_runs(tmp_path):
     change = ("self.mu = threading.Lock()", "self.mu = threading.Lock()\n        [random.random() for _ in SEEN]")
     program = load_peer(with_lines(tmp_path, "SEEN = []", change, ("self.me = me", "self.me = me; SEEN.append(me)")))
     assert len({run_test(persist1, program, 7).digest for _ in range(3)}) == 1
 
 
-def test_a_class_that_is_handed_in_is_used_as_it_is():
+def test_class_passed_to_the_launcher_is_not_copied():
     from raft.raft import Raft
 
     seen = []
@@ -266,14 +266,14 @@ def reference_in_one_file(tmp_path, future=""):
 
 
 @pytest.mark.parametrize("future", ["", "from __future__ import annotations"])
-def test_messages_of_ones_own_in_raft_py(tmp_path, future):
+def test_raft_py_may_define_its_own_messages(tmp_path, future):
     path = reference_in_one_file(tmp_path, future)
     mine = passes(path, TESTS["test_basic_agree_2b"], persist1)
     # What travels is the same, bit for bit.
     assert mine.digest == run_test(persist1, load_peer(ROOT / "raft/raft.py"), 7).digest
 
 
-def test_a_message_of_another_class_is_still_refused(tmp_path):
+def test_message_of_another_class_is_refused(tmp_path):
     path = peer(tmp_path, tick='self.peers[0].call("Raft.request_vote", RequestVoteReply(1, True))')
     assert "called Raft.request_vote of 0 with a RequestVoteReply; pass a RequestVoteArgs" in told(path)
 
@@ -306,13 +306,13 @@ def with_ops(tmp_path, lines=""):
     return path
 
 
-def test_registered_classes_arrive_as_the_reader_s_own(tmp_path):
+def test_registered_classes_are_decoded_as_the_receiver_s_own(tmp_path):
     path = with_ops(tmp_path)
     passes(path, TESTS["test_basic_agree_2b"], persist1, restart_all)
     assert "raft.messages" in load_program(path).shared
 
 
-def test_different_commands_are_still_different():
+def test_different_commands_remain_different():
     @dataclass
     class Op:
         value: object
@@ -334,7 +334,7 @@ def test_different_commands_are_still_different():
     assert "State machine safety" in committed.add(3, object(), 1)
 
 
-def test_saving_with_pickle(tmp_path):
+def test_pickle_finds_the_incarnation_s_classes(tmp_path):
     lines = "import pickle\nfrom dataclasses import dataclass\n@dataclass\nclass Saved:\n    fields: tuple\n"
     path = with_lines(
         tmp_path,
@@ -352,7 +352,7 @@ def test_saving_with_pickle(tmp_path):
     passes(path, persist1)
 
 
-def test_two_programs_in_one_process_keep_their_modules_apart(tmp_path):
+def test_two_programs_have_separate_modules(tmp_path):
     folders = [tmp_path / name for name in ("one", "two")]
     for folder in folders:
         folder.mkdir()
@@ -367,13 +367,13 @@ def test_two_programs_in_one_process_keep_their_modules_apart(tmp_path):
 # ---- what happens while a module is executed -----------------------------------------------------------------------
 
 
-def test_a_lock_for_the_whole_module(tmp_path):
+def test_module_level_lock_is_virtual(tmp_path):
     path = with_lines(tmp_path, "from labsim import threading\nMU = threading.Lock()")
     path.write_text(path.read_text().replace("self.mu = threading.Lock()", "self.mu = MU"))
     passes(path, persist1)
 
 
-def test_chance_and_the_clock_are_the_node_s(tmp_path):
+def test_module_level_random_and_time_are_the_node_s(tmp_path):
     lines = "from labsim import log, random, time\nDRAWN = random.random()\nBEGAN = time.monotonic()\n"
     path = with_lines(tmp_path, lines, ("self.me = me", "self.me = me; log('began', '%r %r', DRAWN, BEGAN)"))
     program = load_peer(path)
@@ -391,14 +391,14 @@ def test_chance_and_the_clock_are_the_node_s(tmp_path):
     assert began() == first
 
 
-def test_the_real_clock_at_import_is_refused(tmp_path):
+def test_real_clock_at_import_is_refused(tmp_path):
     path = with_lines(tmp_path, "import time as clock\nBEGAN = clock.time()")
     text = told(path)
     told_place = line_of(path, "BEGAN = clock")
     assert text.startswith(f"time.time() in {told_place} reads the real clock")
 
 
-def test_an_exception_in_a_later_execution_is_the_peer_s(tmp_path):
+def test_exception_at_reexecution_is_reported_as_the_peer_s(tmp_path):
     lines = (
         "twice = 'again'\nfrom labsim import current_simulation\nif current_simulation():\n    raise ValueError(twice)"
     )
@@ -408,14 +408,14 @@ def test_an_exception_in_a_later_execution_is_the_peer_s(tmp_path):
     assert squeezed(text).endswith(f"{line_of(path, '(twice)')} in <module> raise ValueError(twice)")
 
 
-def test_a_module_that_waits_while_it_is_executed(tmp_path):
+def test_module_may_wait_while_it_is_executed(tmp_path):
     lines = "from labsim import current_simulation, time\nif current_simulation():\n    time.sleep(0.1)\nSEEN = []"
     passes(
         with_lines(tmp_path, lines, ("self.me = me", "self.me = me; SEEN.append(me); assert SEEN == [me]")), restart_all
     )
 
 
-def test_what_executing_does_to_the_process_it_does_once(tmp_path, monkeypatch):
+def test_changes_of_the_process_are_made_once(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     logger = logging.getLogger("fresh peers")
     monkeypatch.setattr(logger, "handlers", [])
@@ -429,7 +429,7 @@ def test_what_executing_does_to_the_process_it_does_once(tmp_path, monkeypatch):
 # ---- what others see -----------------------------------------------------------------------------------------------
 
 
-def test_after_a_run_sys_modules_has_what_was_loaded(tmp_path):
+def test_sys_modules_is_restored_after_a_run(tmp_path):
     program = load_program(edited_reference(tmp_path))
     before = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "raft"}
     assert run_test(persist1, InProcessLauncher.of_program(program), 7).error is None
@@ -439,7 +439,7 @@ def test_after_a_run_sys_modules_has_what_was_loaded(tmp_path):
     assert all(type(module) is ModuleProxy for module in before.values())
 
 
-def test_a_peer_looks_at_its_own_source(tmp_path):
+def test_peer_can_inspect_its_own_source(tmp_path):
     lines = "import inspect, sys"
     check = (
         "self.me = me\n"
@@ -450,7 +450,7 @@ def test_a_peer_looks_at_its_own_source(tmp_path):
     passes(path, agree)
 
 
-def test_every_way_to_import_finds_one_module(tmp_path):
+def test_all_imports_find_the_same_module(tmp_path):
     lines = "from raft import helper\nfrom . import helper as relative\nimport raft.helper as named\nimport importlib"
     check = (
         "self.me = me\n"
@@ -462,12 +462,12 @@ def test_every_way_to_import_finds_one_module(tmp_path):
     passes(package_with(tmp_path, lines, ("self.me = me", check)), restart_all, restart_all)
 
 
-def test_a_module_that_is_not_there_is_told_as_ever(tmp_path):
+def test_missing_module_raises_the_usual_error(tmp_path):
     path = with_lines(tmp_path, "", ("self.me = me", "self.me = me\n        import raft.nothing"))
     assert told(path).startswith("ModuleNotFoundError: No module named 'raft.nothing'\n")
 
 
-def test_incarnations_that_are_over_are_let_go(tmp_path):
+def test_finished_incarnations_are_released(tmp_path):
     program = load_program(with_ops(tmp_path))
     launcher = InProcessLauncher.of_program(program)
     for _ in range(3):
@@ -488,7 +488,7 @@ def test_on_real_threads_too(tmp_path):
     passes(path, restart_all, realtime=True)
 
 
-def test_messages_of_ones_own_on_real_threads(tmp_path):
+def test_own_messages_work_on_real_threads(tmp_path):
     passes(reference_in_one_file(tmp_path, "from __future__ import annotations"), restart_all, realtime=True)
 
 
@@ -566,7 +566,7 @@ def test_messages_that_raft_py_changes_are_not_shared(tmp_path, line):
     assert run_test(agree, InProcessLauncher.of_program(program), 7).error is None
 
 
-def test_a_module_that_imports_what_does_more_than_declare_is_not_shared_either(tmp_path):
+def test_importer_of_an_unshared_module_is_not_shared(tmp_path):
     path = package_with(tmp_path, "from raft import messages")
     messages = tmp_path / "messages.py"
     messages.write_text((ROOT / "raft/messages.py").read_text() + "\nfrom raft.helper import Disk\n")

@@ -55,7 +55,7 @@ def told(path, test=a_few, seed=1):
 # ---- what it hears -------------------------------------------------------------------------------------------------
 
 
-def test_operations_and_snapshots_are_events_and_clients_are_nodes():
+def test_trace_has_operations_and_snapshots():
     run = run_test(a_few, load_peer(RAFT, kv=KV), 1)
     assert run.error is None
     trace = run.simulation.trace
@@ -77,7 +77,7 @@ def test_one_seed_is_one_run(name):
     assert len(digests) == 1
 
 
-def test_one_seed_is_one_run_in_another_process():
+def test_seed_gives_the_same_run_in_another_process():
     args = (ROOT / "tests/test_3b_extra.py", "-q", "-n0", "--seed", 7, "--check-determinism", "-k", "outlive")
     assert "1 passed" in pytest_run(*args, cwd=ROOT, code=0)
 
@@ -89,7 +89,7 @@ def test_a_service_runs_on_real_threads():
     assert "2 passed" in out
 
 
-def test_a_restarted_service_has_nothing_but_its_disk(tmp_path):
+def test_restarted_service_has_only_its_disk(tmp_path):
     path = service(tmp_path, ("LOOK_S = 0.1\n", "LOOK_S = 0.1\nSURVIVES = []\n"), ("self.me = me\n", SURVIVES))
     assert run_test(TESTS["test_persist_one_client_3a"], load_peer(RAFT, kv=path), 1).error is None
 
@@ -100,7 +100,7 @@ SURVIVES = """self.me = me
 """
 
 
-def test_the_test_that_is_shown_passes(tmp_path):
+def test_example_in_the_docs_passes(tmp_path):
     page = (ROOT / "docs" / "student" / "kv.md").read_text(encoding="utf-8")
     (source,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     (tmp_path / "my_tests.py").write_text(source, encoding="utf-8")
@@ -122,12 +122,12 @@ DEAF = """                if self.last_applied >= 5:
 """
 
 
-def test_a_service_that_takes_nothing_is_told_and_not_its_peer(tmp_path):
+def test_service_that_does_not_read_apply_ch_is_reported(tmp_path):
     text = told(deaf(tmp_path))
     assert re.search(r"has taken nothing from apply_ch for 0\.\d s, but .*: it has applied up to 5\. One thread", text)
 
 
-def test_a_snapshot_of_more_than_was_applied_is_told(tmp_path):
+def test_snapshot_beyond_the_applied_index_is_reported(tmp_path):
     path = service(tmp_path, ("snapshot(self.last_applied, state", "snapshot(self.last_applied + 2, state"))
     assert re.search(
         r"the service of server \d passed its peer a snapshot of index (\d+), but has received only indexes up to \d+ ",
@@ -135,7 +135,7 @@ def test_a_snapshot_of_more_than_was_applied_is_told(tmp_path):
     )
 
 
-def test_a_peer_that_applies_out_of_order_is_told_under_any_service(tmp_path):
+def test_wrong_apply_order_is_reported_for_any_service(tmp_path):
     peer = tmp_path / "peer.py"
     source = RAFT.read_text(encoding="utf-8")
     old = "command_index=self.last_applied)"
@@ -148,7 +148,7 @@ def test_a_peer_that_applies_out_of_order_is_told_under_any_service(tmp_path):
 NEVER_SEEN = "        return known is not None and known.seq == op.seq\n"
 
 
-def test_a_violation_is_drawn_with_who_answered_and_what_is_likely(tmp_path):
+def test_violation_is_drawn_with_its_server_and_likely_cause(tmp_path):
     path = service(tmp_path, ("        return known is not None and known.seq >= op.seq\n", NEVER_SEEN))
     run = run_test(TESTS["test_duplicated_requests_3a"], load_peer(RAFT, kv=path), 1)
     outcome = run.outcome()
@@ -162,7 +162,7 @@ def test_a_violation_is_drawn_with_who_answered_and_what_is_likely(tmp_path):
     assert any(line.startswith("Likely: a request that was sent again was done again.") for line in lines)
 
 
-def test_a_wrong_history_comes_before_what_a_test_noticed(tmp_path):
+def test_nonlinearizable_history_is_reported_first(tmp_path):
     @collect
     def notices(make_kv_config):
         cfg = make_kv_config(servers=3)
@@ -177,7 +177,7 @@ def test_a_wrong_history_comes_before_what_a_test_noticed(tmp_path):
     assert told(path, notices).startswith("Clients cannot tell the servers from one that does one thing at a time (§8)")
 
 
-def test_a_client_that_cannot_finish_is_told(tmp_path):
+def test_client_that_cannot_finish_is_reported(tmp_path):
     @collect
     def stuck(make_kv_config):
         cfg = make_kv_config(servers=3)
@@ -191,7 +191,7 @@ def test_a_client_that_cannot_finish_is_told(tmp_path):
     )
 
 
-def test_a_service_that_keeps_its_lock_while_it_waits_is_told_so(tmp_path):
+def test_service_that_waits_with_its_lock_is_diagnosed(tmp_path):
     (mutant,) = [mutant for mutant in load_mutants() if mutant.id == "kv-waits-with-the-lock"]
 
     @collect
@@ -208,7 +208,7 @@ def test_a_service_that_keeps_its_lock_while_it_waits_is_told_so(tmp_path):
     )
 
 
-def test_no_test_is_passed_by_a_clerk_that_asks_nobody(tmp_path):
+def test_clerk_that_sends_nothing_fails_every_test(tmp_path):
     """The clerk is the student's, and what it returns is believed: only another client's can prove it wrong."""
     path = service(tmp_path)
     (tmp_path / "client.py").write_text(ASKS_NOBODY)
@@ -258,7 +258,7 @@ def test_equal_values_are_searched():
     assert run_test(equal_values, load_peer(RAFT, kv=KV), 1).error is None
 
 
-def test_unknown_is_the_lab_s_failure_and_never_passed_over(monkeypatch):
+def test_unknown_linearizability_fails_as_the_lab_s_error(monkeypatch):
     monkeypatch.setattr(
         kv_config, "check", lambda operations, alive: HistoryCheck(CheckResult.UNKNOWN, key="x", steps=1_000_000)
     )
@@ -270,7 +270,7 @@ def test_unknown_is_the_lab_s_failure_and_never_passed_over(monkeypatch):
     assert "a defect of the test, not of the service: write unique values" in text
 
 
-def test_a_long_search_is_no_task_that_does_not_wait(monkeypatch):
+def test_long_linearizability_search_does_not_trip_the_watchdog(monkeypatch):
     """The watchdog looks at processor time, and so would decide about a slow machine."""
 
     def searching(operations, alive):
@@ -295,7 +295,7 @@ def test_a_long_search_is_no_task_that_does_not_wait(monkeypatch):
         ("import kv.nowhere", "ModuleNotFoundError while importing it: No module named 'kv.nowhere'"),
     ],
 )
-def test_a_service_that_cannot_be_tested_is_refused_with_its_file(tmp_path, source, said):
+def test_invalid_service_is_refused_with_its_file(tmp_path, source, said):
     path = tmp_path / "server.py"
     path.write_text(source)
     with pytest.raises(LoadError) as refused:

@@ -18,7 +18,7 @@ print(json.dumps([module.__file__ for module in sys.modules.values() if getattr(
 """
 
 
-def test_a_peers_process_imports_nothing_of_the_harness():
+def test_sandboxed_process_does_not_import_the_harness():
     done = subprocess.run([sys.executable, "-c", PEERS_SIDE], cwd=ROOT, capture_output=True, text=True, check=True)
     files = [
         Path(file).relative_to(ROOT).as_posix() for file in json.loads(done.stdout) if Path(file).is_relative_to(ROOT)

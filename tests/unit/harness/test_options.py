@@ -17,7 +17,7 @@ def parser_of(command):
     return parser
 
 
-def test_a_line_survives_a_shell_and_leaves_defaults_out():
+def test_command_line_is_quoted_and_omits_defaults():
     assert run_line("replay", "test_x", 7, {"raft": "raft/raft.py"}) == "make replay TEST=test_x SEED=7"
     mine = run_line("page", "test_x", 0, {"raft": "my peers/raft.py", "kv": None, "race": True})
     assert mine == "make page TEST=test_x SEED=0 RAFT='my peers/raft.py' RACE=1"
@@ -44,7 +44,7 @@ def test_a_command_without_services_has_all_other_options(command):
     assert args.seed == 7
 
 
-def test_the_later_of_two_options_with_one_name_counts():
+def test_last_of_two_equal_options_counts():
     parser = ArgumentParser()
     add_options(parser.add_argument, *RUN, replace(SEED, default=3, help="of the draw"))
     assert parser.parse_args([]).seed == 3

@@ -50,7 +50,7 @@ def passes(test, launcher=REFERENCE, **kwargs):
         (lambda cfg: (cfg.crash1(0), cfg.freeze_clock(0)), r"freeze_clock\(\): server 0 is down"),
     ],
 )
-def test_what_cannot_be_is_refused_in_words(act, said):
+def test_impossible_pauses_are_refused(act, said):
     @collect
     def test(make_config):
         with pytest.raises(ValueError, match=f"^{said}"):
@@ -60,7 +60,7 @@ def test_what_cannot_be_is_refused_in_words(act, said):
 
 
 @pytest.mark.parametrize("act", ["pause", "resume", "freeze_clock", "unfreeze_clock"])
-def test_on_real_threads_it_is_refused_in_words(act):
+def test_pauses_are_refused_on_real_threads(act):
     @collect
     def test(make_config):
         with pytest.raises(ValueError, match=rf"^{act}\(\) needs virtual time; it is not supported with --realtime"):
@@ -69,7 +69,7 @@ def test_on_real_threads_it_is_refused_in_words(act):
     passes(test, realtime=True)
 
 
-def test_a_report_says_who_is_paused():
+def test_report_names_paused_servers():
     @collect
     def test(make_config):
         cfg = make_config(servers=3)
@@ -87,7 +87,7 @@ def test_a_report_says_who_is_paused():
 # ---- the tester ------------------------------------------------------------------------------------------------
 
 
-def test_the_tester_asks_no_paused_server():
+def test_tester_does_not_call_paused_servers():
     @collect
     def test(make_config):
         cfg = make_config(servers=3)
@@ -109,7 +109,7 @@ def test_the_tester_asks_no_paused_server():
     passes(test)
 
 
-def test_a_paused_leader_that_continues_follows():
+def test_resumed_leader_becomes_follower():
     states = []
 
     @collect
@@ -128,7 +128,7 @@ def test_a_paused_leader_that_continues_follows():
     passes(test)
 
 
-def test_the_end_lets_everybody_continue():
+def test_end_resumes_all_servers():
     @collect
     def test(make_config):
         cfg = make_config(servers=3)
@@ -142,7 +142,7 @@ def test_the_end_lets_everybody_continue():
     assert kinds.index(events.UNFREEZE_CLOCK) < kinds.index(events.STOP)
 
 
-def test_what_is_sent_to_a_paused_server_arrives_when_it_continues():
+def test_messages_to_a_paused_server_arrive_when_it_resumes():
     @collect
     def test(make_config):
         cfg = make_config(servers=3)
@@ -171,7 +171,7 @@ def test_what_is_sent_to_a_paused_server_arrives_when_it_continues():
     assert {delivered[e.message] for e in waiting} == {resumed_ns}
 
 
-def test_a_second_copy_and_a_reply_wait_too():
+def test_duplicates_and_replies_wait_for_resume_too():
     @collect
     def test(make_config):
         cfg = make_config(servers=3)
@@ -210,7 +210,7 @@ class Slow(Raft):
             return super().start(command)
 
 
-def test_a_call_that_is_under_way_when_its_server_is_paused_is_no_fault_of_the_peers():
+def test_call_interrupted_by_a_pause_is_not_reported():
     @collect
     def test(make_config):
         cfg = make_config(servers=3)
@@ -231,7 +231,7 @@ def test_a_call_that_is_under_way_when_its_server_is_paused_is_no_fault_of_the_p
     passes(test, InProcessLauncher(Slow))
 
 
-def test_a_handler_that_was_stopped_is_not_late():
+def test_paused_handler_is_not_late():
     """answers-requests allows 2 s; a peer stopped in the middle of a save, for longer, answers when it can."""
 
     @collect
@@ -256,7 +256,7 @@ def test_a_handler_that_was_stopped_is_not_late():
     assert delivered - {e.message for e in before if e.kind == events.ANSWER}, "one was on its desk"
 
 
-def test_a_server_that_is_paused_before_its_clock_goes_on_owes_none_of_that_time():
+def test_pause_of_a_frozen_server_does_not_count_as_its_time():
     """Held, then paused, then released, then continued: all of it was taken from it, and not only the latter part."""
 
     @collect
@@ -279,7 +279,7 @@ def test_a_server_that_is_paused_before_its_clock_goes_on_owes_none_of_that_time
     passes(test)
 
 
-def test_a_command_that_was_being_taken_when_its_server_was_paused_may_still_be_agreed_on():
+def test_command_started_before_a_pause_may_still_commit():
     @collect
     def test(make_config):
         cfg = make_config(servers=3)
@@ -296,7 +296,7 @@ def test_a_command_that_was_being_taken_when_its_server_was_paused_may_still_be_
     passes(test)
 
 
-def test_a_peer_that_never_answers_is_noticed_although_another_is_paused():
+def test_silent_peer_is_reported_while_another_is_paused():
     class Silent(Raft):
         def append_entries(self, args: AppendEntriesArgs) -> AppendEntriesReply:
             if self.me == 4:
@@ -333,7 +333,7 @@ def acts_of(trace, node, since_ns, until_ns):
 
 
 @pytest.mark.parametrize("peer", RIGHT_PEERS, ids=lambda mutant: mutant.id)
-def test_with_its_clock_held_no_peer_acts_and_with_it_running_it_campaigns(peer, tmp_path, hours):
+def test_peer_campaigns_only_while_its_clock_runs(peer, tmp_path, hours):
     """Nobody's time passes for an hour. Then one's does, and everybody answers it."""
 
     @collect
@@ -359,7 +359,7 @@ def test_with_its_clock_held_no_peer_acts_and_with_it_running_it_campaigns(peer,
 
 
 @pytest.mark.parametrize("peer", RIGHT_PEERS, ids=lambda mutant: mutant.id)
-def test_a_follower_whose_clock_is_held_does_not_miss_its_leader(peer, tmp_path):
+def test_follower_with_a_frozen_clock_does_not_time_out(peer, tmp_path):
     """The others' time goes on, and it is cut off: a follower whose own time went on would campaign."""
     span = []
 
@@ -383,7 +383,7 @@ def test_a_follower_whose_clock_is_held_does_not_miss_its_leader(peer, tmp_path)
     assert acts_of(trace, held, ended_ns, ended_ns + 5_000_000_000), "then it campaigns"
 
 
-def test_the_reference_does_not_act_for_an_hour_of_the_others_time(hours):
+def test_reference_with_a_frozen_clock_does_not_act_for_hours(hours):
     @collect
     def test(make_config):
         cfg = make_config(servers=2)

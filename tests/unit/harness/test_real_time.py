@@ -29,7 +29,7 @@ def leftover(before):
     return [t.name for t in threading.enumerate() if t not in before and "(ticker)" not in t.name]
 
 
-def test_the_reference_agrees_restarts_and_stops():
+def test_reference_agrees_restarts_and_stops():
     @collect
     def crash_and_agree(make_config):
         cfg = make_config(servers=3)
@@ -60,7 +60,7 @@ def test_an_exception_in_a_handler_fails_the_test(tmp_path):
     assert line_of(path, "raise KeyError") in text
 
 
-def test_an_exception_in_init_stops_the_peers_before_it(tmp_path):
+def test_exception_in_init_stops_earlier_peers(tmp_path):
     text = told(peer(tmp_path, init="if me == 1: raise ValueError('no')"), elect, realtime=True)
     assert text.startswith("ValueError: no\nIn Raft():")
 

@@ -57,7 +57,7 @@ def load_error(path):
         ),
     ],
 )
-def test_a_file_that_cannot_be_tested_is_refused_in_a_sentence(tmp_path, source, text):
+def test_invalid_file_is_refused_in_one_sentence(tmp_path, source, text):
     assert load_error(written(tmp_path, source)) == text
 
 
@@ -65,7 +65,7 @@ def test_a_missing_file(tmp_path):
     assert load_error(tmp_path / "raft.py") == "raft.py: no such file; RAFT must name a raft.py"
 
 
-def test_a_file_that_never_ends_importing(tmp_path, monkeypatch):
+def test_import_that_does_not_end_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("raftlab.harness.loader.IMPORT_LIMIT_S", 0.3)
     ticks = count()
     monkeypatch.setattr(
@@ -77,7 +77,7 @@ def test_a_file_that_never_ends_importing(tmp_path, monkeypatch):
     assert "the import did not finish within 0 s; it is still at this line\n" in message
 
 
-def test_a_file_that_a_busy_machine_imports_slowly_gets_more_time(tmp_path, monkeypatch):
+def test_slow_import_on_a_busy_machine_gets_more_time(tmp_path, monkeypatch):
     monkeypatch.setattr("raftlab.harness.loader.IMPORT_LIMIT_S", 0.05)
     monkeypatch.setattr("raftlab.harness.loader.time.process_time", lambda: 0.0)  # others have the processor
     wait = "until_s = time.monotonic() + {seconds}\nwhile time.monotonic() < until_s:\n    pass\n"
@@ -86,7 +86,7 @@ def test_a_file_that_a_busy_machine_imports_slowly_gets_more_time(tmp_path, monk
     assert "did not finish" in load_error(peer(tmp_path, imports=slow.format(seconds=60)))
 
 
-def test_a_warning_about_the_file_is_no_failure(tmp_path):
+def test_warning_about_the_file_is_not_a_failure(tmp_path):
     path = peer(tmp_path, init='self.pattern = "\\d"')
     assert load_peer(path).has_method("kill")
 
@@ -117,7 +117,7 @@ def test_an_exception_in_a_handler(tmp_path):
     assert f"{line_of(path, 'raise KeyError')} in request_vote raise KeyError('voted_for') args=" in squeezed(text)
 
 
-def test_an_index_error_shows_the_numbers_at_hand(tmp_path):
+def test_index_error_shows_the_numbers_in_its_line(tmp_path):
     """The words say only that a list is too short, not which index it was, of how many, and what had been asked."""
     path = edited_reference(
         tmp_path,
@@ -141,7 +141,7 @@ def test_an_index_error_shows_the_numbers_at_hand(tmp_path):
 READS_BOTH = "return self.log[index - self.last_included_index].term + 0 * len(self.next_index + self.match_index)"
 
 
-def test_other_exceptions_and_real_threads_show_no_numbers(tmp_path):
+def test_numbers_are_shown_only_for_index_errors(tmp_path):
     edit = ("up_to_date = (", "up_to_date = {}[self.current_term] or (")
     elsewhere = ("up_to_date = (", "up_to_date = None + self.current_term or (")
     path = edited_reference(tmp_path, edit)
@@ -150,7 +150,7 @@ def test_other_exceptions_and_real_threads_show_no_numbers(tmp_path):
     assert "Of the peer: " not in told(edited_reference(tmp_path, elsewhere))
 
 
-def test_a_hole_of_the_skeleton_names_its_task(tmp_path):
+def test_unfinished_skeleton_method_names_its_task(tmp_path):
     path = peer(tmp_path, state="0, False\n        raise NotImplementedError('2A: term, and whether it leads')")
     path.write_text(path.read_text().replace("return 0, False\n        raise", "raise"))
     text = told(path)
@@ -161,7 +161,7 @@ def test_a_hole_of_the_skeleton_names_its_task(tmp_path):
     assert line_of(path, "raise NotImplementedError") in text
 
 
-def test_our_own_frames_are_not_shown(tmp_path):
+def test_frames_of_the_lab_are_not_shown(tmp_path):
     text = told(peer(tmp_path, tick="self.ask_next()", vote="raise KeyError('x')"))
     assert "labrpc" not in text and "raftlab" not in text and "labsim" not in text
 
@@ -344,13 +344,13 @@ def test_the_real_modules_are_refused_with_the_fix(tmp_path, changes, culprit, t
     )
 
 
-def test_sys_exit_is_itself_again_after_a_run(tmp_path):
+def test_sys_exit_is_restored_after_a_run(tmp_path):
     before = sys.exit
     told(peer(tmp_path, tick="self.nothing"))
     assert sys.exit is before
 
 
-def test_system_exit_in_a_method_is_not_taken_for_a_result(tmp_path):
+def test_system_exit_in_a_method_is_an_error(tmp_path):
     path = peer(tmp_path, state="0, False")
     path.write_text(path.read_text().replace("return 0, False", "raise SystemExit(4)"))
     text = told(path)
@@ -361,13 +361,13 @@ def test_system_exit_in_a_method_is_not_taken_for_a_result(tmp_path):
 # ---- where in the test ---------------------------------------------------------------------------------------------
 
 
-def test_a_failure_names_the_step_of_the_test(tmp_path):
+def test_failure_names_the_line_of_the_test(tmp_path):
     text = told(peer(tmp_path))
     assert text.splitlines()[0].startswith("Expected one leader among the connected servers")
     assert squeezed(text.splitlines()[1]).endswith("in elect cfg.check_one_leader()")
 
 
-def test_a_failure_noticed_by_a_service_names_the_step_of_the_test_too(tmp_path):
+def test_failure_in_a_service_names_the_line_of_the_test(tmp_path):
     text = told(peer(tmp_path, init="self.apply_ch = apply_ch", tick="self.apply_ch.put('committed')"))
     assert text.splitlines()[0].endswith("put 'committed' on apply_ch; it must be an ApplyMsg")
     assert squeezed(text.splitlines()[1]).endswith("in elect cfg.check_one_leader()")
@@ -382,12 +382,12 @@ def test_a_package_with_its_own_messages_is_tested_with_them(tmp_path):
     assert run_test(agree, launcher, 7).error is None
 
 
-def test_the_unedited_peers_of_these_tests_are_not_the_mistake(tmp_path):
+def test_base_peers_of_these_tests_pass(tmp_path):
     assert run_test(agree, load_peer(edited_reference(tmp_path)), 7).error is None
     assert told(peer(tmp_path), elect).startswith("Expected one leader")
 
 
-def test_how_many_messages_bring_the_entries_is_the_leaders_business(tmp_path):
+def test_leader_may_send_entries_in_any_number_of_messages(tmp_path):
     """Only the search for the place where logs part must be short."""
     one = ("entries = self.log[prev + 1 - base :]", "entries = self.log[prev + 1 - base : prev + 2 - base]")
     (test,) = select(["test_backup_costs_few_rpcs_2b"])

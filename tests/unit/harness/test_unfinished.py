@@ -35,19 +35,19 @@ def error_of(path, test, seed=7):
 
 
 @pytest.mark.parametrize("test", [elect, agree, two_clusters], ids=lambda test: test.name)
-def test_peer_that_never_saves_passes_where_nobody_crashes(tmp_path, test):
+def test_peer_that_never_saves_passes_tests_without_crashes(tmp_path, test):
     path = edited_reference(tmp_path, (SAVE, "        pass\n"))
     assert error_of(path, test) is None
 
 
-def test_peer_that_never_saves_is_told_at_the_first_crash(tmp_path):
+def test_peer_that_never_saves_fails_at_the_first_crash(tmp_path):
     error = error_of(edited_reference(tmp_path, (SAVE, "        pass\n")), crash)
     assert isinstance(error, Failure)
     assert error.rule == "saved-before-reply"
     assert "answers without having saved its vote for" in error.text
 
 
-def test_peer_that_begins_to_save_is_told_what_it_did_not_save(tmp_path):
+def test_incomplete_save_is_reported_with_what_is_missing(tmp_path):
     """It saves the votes it grants; it should have saved its campaign before."""
     campaign = "        self.voted_for = self.me\n"
     path = edited_reference(tmp_path, (f"{campaign}        self._persist()\n", campaign))
@@ -57,7 +57,7 @@ def test_peer_that_begins_to_save_is_told_what_it_did_not_save(tmp_path):
     assert "campaigns in term 1 without having saved it" in error.text
 
 
-def test_candidate_that_refuses_before_its_own_requests_leave_is_not_accused(tmp_path):
+def test_candidate_may_refuse_before_its_requests_leave(tmp_path):
     """Two that poll campaign in one instant: each has voted for itself before the other can see a request of it."""
     path = edited_reference(tmp_path, ("random.uniform(*ELECTION_TIMEOUT_S)", "random.choice((0.4, 0.5, 0.6))"))
     launcher = load_peer(path)
@@ -84,7 +84,7 @@ class Raft:
 """
 
 
-def test_hole_is_told_once_and_the_other_tests_stand_below_it(tmp_path):
+def test_unfinished_method_is_reported_once_for_all_tests(tmp_path):
     path = written(tmp_path, HOLLOW)
     out = pytest_run(ROOT / "tests" / "test_2a.py", "-q", "-n0", "--seed=7", "--raft", path, cwd=tmp_path, code=1)
     told = "  NotImplementedError: 2A: ticker, §5.2"
@@ -93,7 +93,7 @@ def test_hole_is_told_once_and_the_other_tests_stand_below_it(tmp_path):
     assert out.count("  The same in 2 more runs:\n") == out.count("  replay ") == 1
 
 
-def test_two_holes_with_one_text_are_both_told(tmp_path):
+def test_two_unfinished_methods_with_one_text_are_both_reported(tmp_path):
     """The second is reached only by the test with seven peers."""
     path = written(tmp_path, HOLLOW.replace("        raise", "        raise NotImplementedError\n        raise"))
     path.write_text(

@@ -87,13 +87,13 @@ def test_leading_without_votes_breaks_a_rule(tmp_path, isolated):
     assert rule_of(ELECTION, launcher_for(constant, isolated=isolated)) == (Ending.RULE, "earned-leadership")
 
 
-def test_a_claim_is_reported_with_who_said_it(tmp_path):
+def test_claim_is_reported_with_its_peer(tmp_path):
     text = told(peer(tmp_path, state="1, self.me == 0"))
     assert "peer 0 leads term 1 with 1 of 3 votes, its own" in text
     assert "get_state() of peer 0 says that it leads term 1" in text
 
 
-def test_taking_a_command_is_a_claim_too(tmp_path):
+def test_accepting_a_command_is_a_claim(tmp_path):
     taker = peer(tmp_path, start="1, 1, self.me == 0")
     text = told(taker, agree)
     assert "A leader needs votes from a majority (§5.2)" in text
@@ -130,7 +130,7 @@ def test_on_real_threads_a_leader_must_have_sent_something(tmp_path):
         ({"vote_granted": "yes", "success": "matches"}, {"Who leads"}, {"Who leads", "What is committed"}),
     ],
 )
-def test_what_rests_on_renamed_fields_is_unverified(tmp_path, fields, in_2a, in_2b):
+def test_renamed_fields_make_tests_unverified(tmp_path, fields, in_2a, in_2b):
     launcher = load_peer(renamed_package(tmp_path, **fields))
     for test, expected in ((ELECTION, in_2a), (AGREEMENT, in_2b)):
         outcome, run = run_once(test, launcher)
@@ -142,7 +142,7 @@ RENAMED_METHODS = {"request_vote": "ask", "append_entries": "tell", "install_sna
 
 
 @pytest.mark.parametrize("isolated", [False, True])
-def test_the_paper_s_types_are_read_under_any_method(tmp_path, isolated):
+def test_paper_s_types_are_decoded_under_any_method(tmp_path, isolated):
     launcher = launcher_for(renamed_package(tmp_path, **RENAMED_METHODS), isolated=isolated)
     assert launcher.renamed_rpcs == {f"Raft.{new}": f"Raft.{old}" for old, new in RENAMED_METHODS.items()}
     outcome, run = run_once(AGREEMENT, launcher)
@@ -200,7 +200,7 @@ class Raft(_Typed):
 @pytest.mark.parametrize(
     ("way", "ending"), [("fields", "rule"), ("bytes", "unverified"), ("methods", "rule"), ("", "rule")]
 )
-def test_hiding_a_wrong_quorum_does_not_pass_it(tmp_path, way, ending):
+def test_hidden_wrong_quorum_does_not_pass(tmp_path, way, ending):
     source = edited_reference(tmp_path, WRONG_QUORUM).read_text(encoding="utf-8")
     assert run_once(ELECTION, hidden(tmp_path, source, way))[0].ending == ending
 
@@ -218,7 +218,7 @@ class Raft(_Votes):
 
 
 @pytest.mark.parametrize(("method", "renamed"), [("request_vote", False), ("ask", True)])
-def test_one_type_by_two_methods_needs_the_paper_s_name(tmp_path, method, renamed):
+def test_type_used_by_two_methods_needs_the_paper_s_name(tmp_path, method, renamed):
     """A pre-vote may travel in RequestVoteArgs: of two other names nobody knows which one is the vote."""
     folder = renamed_package(tmp_path, request_vote=method)
     with (folder / "raft.py").open("a", encoding="utf-8") as file:
@@ -248,7 +248,7 @@ class InvitedArgs:
     ("led_before", "voters", "expected"),
     [(True, "0", []), (True, "", ["earned-leadership"]), (False, "0", ["Who leads"])],
 )
-def test_handed_over_leadership_is_verified_by_flagged_votes(led_before, voters, expected):
+def test_leadership_transfer_is_verified_by_flagged_votes(led_before, voters, expected):
     """Whom a leader asks to campaign may say so by a flag in RequestVote (dissertation 3.10)."""
     builder = TraceBuilder()
     if led_before:

@@ -66,7 +66,7 @@ def notes() -> Counter[str]:
 # ---- MIT's faults ----------------------------------------------------------------------------------------------
 
 
-def test_a_reliable_network_loses_nothing_and_takes_no_time() -> None:
+def test_reliable_network_has_no_loss_and_no_delay() -> None:
     def body() -> None:
         lab = Lab()
         assert all(reply is not None and ms == 0 for reply, ms in timed_calls(lab))
@@ -100,7 +100,7 @@ def test_unreliable_delays_requests_by_up_to_26_ms() -> None:
 
 
 @pytest.mark.parametrize("long_delays", [False, True])
-def test_lost_message_is_noticed_at_once(long_delays: bool) -> None:
+def test_caller_of_a_lost_message_returns_at_once(long_delays: bool) -> None:
     """A lost reply used to cost up to 7 s when delays were long."""
 
     def body() -> None:
@@ -157,7 +157,7 @@ def test_long_reordering_really_reorders() -> None:
 
 @pytest.mark.parametrize(("long_delays", "limit_ms"), [(False, 100), (True, 7000)])
 @pytest.mark.parametrize("why", [DropReason.NO_SERVER, DropReason.UNPLUGGED, DropReason.LINK_CUT])
-def test_a_dead_end_takes_up_to_100_ms_or_7_s(long_delays: bool, limit_ms: float, why: str) -> None:
+def test_call_to_nowhere_takes_up_to_100_ms_or_7_s(long_delays: bool, limit_ms: float, why: str) -> None:
     def body() -> None:
         lab = Lab()
         lab.network.long_delays(long_delays)
@@ -212,7 +212,7 @@ def test_request_arrives_but_reply_does_not_after_disable() -> None:
 
 
 @pytest.mark.parametrize("switch", ["long_reordering", "latency"])
-def test_a_reply_that_is_late_is_lost_with_its_server(switch: str) -> None:
+def test_delayed_reply_is_lost_with_its_server(switch: str) -> None:
     def body() -> None:
         lab = Lab()
         if switch == "latency":
@@ -317,7 +317,7 @@ def test_link_faults_affect_one_direction_of_one_pair() -> None:
     run(body)
 
 
-def test_a_links_latency_and_loss_concern_replies_too() -> None:
+def test_latency_and_loss_of_a_link_apply_to_replies() -> None:
     def body() -> None:
         lab = Lab()
         lab.network.link("0", "client", latency_ms=(5, 15), loss=0.3)
@@ -372,7 +372,7 @@ def test_a_partition_cuts_between_its_groups_and_heals() -> None:
     run(body)
 
 
-def test_wrong_numbers_are_refused() -> None:
+def test_invalid_fault_settings_are_refused() -> None:
     network = Network()
     for wrong in (-0.1, 1.5, math.nan):
         with pytest.raises(ValueError, match=rf"^duplicates\(\): probability must be 0..1, got {wrong}$"):
@@ -458,7 +458,7 @@ def storm(seed: int, *, trace: bool = True, calls: int = 10_000, kills: bool = F
     return sim.digest()
 
 
-def test_a_storm_leaves_nothing_in_flight() -> None:
+def test_nothing_is_in_flight_after_many_calls() -> None:
     for seed in range(3):
         storm(seed, calls=1_000, kills=True)
 

@@ -1,6 +1,6 @@
 """labrpc on a good network: what the MIT lab's own labrpc tests check, and what goes wrong by the program's mistake.
 
-Tests that take `world` run twice, in a simulation and on real threads. Faults are in test_faults.py.
+Tests that take `runtime` run twice, in a simulation and on real threads. Faults are in test_faults.py.
 """
 
 import dataclasses
@@ -177,27 +177,27 @@ def together(*bodies: Callable[[], object]) -> list[Any]:
 
 
 @pytest.fixture(params=["simulated", "real"])
-def world(request: pytest.FixtureRequest) -> Callable[[Callable[[], object]], None]:
+def runtime(request: pytest.FixtureRequest) -> Callable[[Callable[[], object]], None]:
     return simulate if request.param == "simulated" else lambda body: body()
 
 
-World = Callable[[Callable[[], object]], None]
+Runtime = Callable[[Callable[[], object]], None]
 
 
 # ---- what the MIT lab's tests check ----------------------------------------------------------------------
 
 
-def test_a_call_brings_the_reply(world: World) -> None:
+def test_call_returns_the_reply(runtime: Runtime) -> None:
     def body() -> None:
         lab = Lab()
         assert lab.call("say", Args(7)) == Reply("said 7")
         assert lab.call("double", 21) == 42
         assert_nothing_in_flight(lab.network)
 
-    world(body)
+    runtime(body)
 
 
-def test_values_of_every_kind_arrive_as_what_they_were() -> None:
+def test_values_of_all_types_arrive_unchanged() -> None:
     def body() -> None:
         lab = Lab()
         assert lab.call("keep", Args(1, [1, 2])) == Reply("kept", [1, 2])
@@ -224,7 +224,7 @@ class Peer:
 """
 
 
-def test_thread_that_outlives_its_server_reads_replies(world: World) -> None:
+def test_thread_that_outlives_its_server_reads_replies(runtime: Runtime) -> None:
     """Two peers, each with its own copy of one program; the caller's server goes while it waits."""
 
     def body() -> None:
@@ -243,10 +243,10 @@ def test_thread_that_outlives_its_server_reads_replies(world: World) -> None:
         assert answer.text == "answered 7"
         assert type(answer) is programs[0]["Answer"]
 
-    world(body)
+    runtime(body)
 
 
-def test_a_disabled_end_gets_none_until_it_is_enabled(world: World) -> None:
+def test_a_disabled_end_gets_none_until_it_is_enabled(runtime: Runtime) -> None:
     def body() -> None:
         lab = Lab()
         lab.network.enable("client-0", False)
@@ -256,10 +256,10 @@ def test_a_disabled_end_gets_none_until_it_is_enabled(world: World) -> None:
         assert lab.call("say", Args(2)) == Reply("said 2")
         assert_nothing_in_flight(lab.network)
 
-    world(body)
+    runtime(body)
 
 
-def test_an_end_that_leads_nowhere_gets_none() -> None:
+def test_end_without_a_server_gets_none() -> None:
     def body() -> None:
         lab = Lab()
         network = lab.network
@@ -275,7 +275,7 @@ def test_an_end_that_leads_nowhere_gets_none() -> None:
     simulate(body)
 
 
-def test_counts_are_per_server_and_in_all(world: World) -> None:
+def test_requests_are_counted_per_server_and_in_total(runtime: Runtime) -> None:
     def body() -> None:
         lab = Lab(2)
         for i in range(17):
@@ -290,10 +290,10 @@ def test_counts_are_per_server_and_in_all(world: World) -> None:
         assert network.get_count("0") == 17, "not reached"
         assert network.get_total_count() == 23, "sent, though"
 
-    world(body)
+    runtime(body)
 
 
-def test_bytes_are_those_of_requests_sent_and_replies_delivered() -> None:
+def test_bytes_of_sent_requests_and_delivered_replies_count() -> None:
     def body() -> None:
         lab = Lab()
         args, reply = Args(3, [1, 2, 3]), Reply("kept", [1, 2, 3])
@@ -309,7 +309,7 @@ def test_bytes_are_those_of_requests_sent_and_replies_delivered() -> None:
 
 
 @pytest.mark.parametrize("reliable", [True, False])
-def test_many_concurrent_clients(world: World, reliable: bool) -> None:
+def test_many_concurrent_clients(runtime: Runtime, reliable: bool) -> None:
     def body() -> None:
         clients, calls = 12, 5
         lab = Lab()
@@ -334,10 +334,10 @@ def test_many_concurrent_clients(world: World, reliable: bool) -> None:
             assert 0 < sum(good) <= len(seen) <= clients * calls
         assert_nothing_in_flight(lab.network)
 
-    world(body)
+    runtime(body)
 
 
-def test_many_concurrent_calls_on_one_end(world: World) -> None:
+def test_many_concurrent_calls_on_one_end(runtime: Runtime) -> None:
     def body() -> None:
         lab = Lab()
         replies = together(*(lambda i=i: lab.call("slow", Args(i)) for i in range(30)))
@@ -345,10 +345,10 @@ def test_many_concurrent_calls_on_one_end(world: World) -> None:
         assert lab.network.get_count("0") == 30
         assert_nothing_in_flight(lab.network)
 
-    world(body)
+    runtime(body)
 
 
-def test_calls_to_a_disconnected_server_do_not_delay_later_ones(world: World) -> None:
+def test_calls_to_a_disconnected_server_do_not_delay_later_ones(runtime: Runtime) -> None:
     """MIT's TestRegression1."""
 
     def body() -> None:
@@ -371,10 +371,10 @@ def test_calls_to_a_disconnected_server_do_not_delay_later_ones(world: World) ->
         lab.services[0].gate.set()
         assert_nothing_in_flight(lab.network)
 
-    world(body)
+    runtime(body)
 
 
-def test_a_call_ends_when_its_server_is_deleted_under_it(world: World) -> None:
+def test_call_ends_when_its_server_is_deleted(runtime: Runtime) -> None:
     """MIT's TestKilled."""
 
     def body() -> None:
@@ -396,7 +396,7 @@ def test_a_call_ends_when_its_server_is_deleted_under_it(world: World) -> None:
         assert lab.network.get_count("0") == 0
         lab.services[0].gate.set()
 
-    world(body)
+    runtime(body)
 
 
 # ---- handlers take their time ----------------------------------------------------------------------------
@@ -416,7 +416,7 @@ class Relay:
         return answer + 1
 
 
-def test_a_handler_may_wait_and_call(world: World) -> None:
+def test_a_handler_may_wait_and_call(runtime: Runtime) -> None:
     def body() -> None:
         lab = Lab(0)
         for i in range(2):
@@ -426,10 +426,10 @@ def test_a_handler_may_wait_and_call(world: World) -> None:
         assert lab.wire("client", "0").call("Relay.count_down", 10) == 10
         assert_nothing_in_flight(lab.network)
 
-    world(body)
+    runtime(body)
 
 
-def test_a_handler_that_never_returns_holds_up_nothing_else(world: World) -> None:
+def test_handler_that_never_returns_blocks_no_other_call(runtime: Runtime) -> None:
     def body() -> None:
         lab = Lab()
         threading.Thread(target=lambda: lab.call("gated", Args(1)), daemon=True).start()
@@ -441,7 +441,7 @@ def test_a_handler_that_never_returns_holds_up_nothing_else(world: World) -> Non
         lab.network.cleanup()
         lab.services[0].gate.set()
 
-    world(body)
+    runtime(body)
 
 
 def test_the_answer_of_a_deleted_server_is_never_delivered() -> None:
@@ -469,7 +469,7 @@ def test_the_answer_of_a_deleted_server_is_never_delivered() -> None:
     simulate(body, seeds=range(20))
 
 
-def test_calls_under_way_are_handled_and_answered_in_any_order() -> None:
+def test_concurrent_calls_are_handled_in_any_order() -> None:
     handled, answered = set(), set()
 
     def body() -> None:
@@ -542,7 +542,7 @@ def test_a_call_ends_when_its_servers_node_is_killed(latency_ms: int) -> None:
     simulate(body)
 
 
-def test_a_killed_caller_gets_no_reply_and_leaves_nothing_behind() -> None:
+def test_killed_caller_gets_no_reply_and_is_released() -> None:
     def body() -> None:
         lab = Lab(2, nodes=True)
         caller = lab.nodes[1]
@@ -560,7 +560,7 @@ def test_a_killed_caller_gets_no_reply_and_leaves_nothing_behind() -> None:
     simulate(body)
 
 
-def test_a_server_added_under_a_name_in_use_replaces_the_other(world: World) -> None:
+def test_server_with_a_used_name_replaces_the_old_one(runtime: Runtime) -> None:
     """The calls on the old one were never answered."""
 
     def body() -> None:
@@ -579,7 +579,7 @@ def test_a_server_added_under_a_name_in_use_replaces_the_other(world: World) -> 
         lab.services[0].gate.set()
         assert_nothing_in_flight(lab.network)
 
-    world(body)
+    runtime(body)
 
 
 def test_deleting_an_end_ends_its_calls_and_no_others() -> None:
@@ -601,7 +601,7 @@ def test_deleting_an_end_ends_its_calls_and_no_others() -> None:
     simulate(body)
 
 
-def test_cleanup_ends_every_call_for_good(world: World) -> None:
+def test_cleanup_ends_every_call_for_good(runtime: Runtime) -> None:
     def body() -> None:
         lab = Lab()
         lab.network.long_delays(True)
@@ -618,10 +618,10 @@ def test_cleanup_ends_every_call_for_good(world: World) -> None:
         assert_nothing_in_flight(lab.network)
         assert lab.call("say", Args(1)) is None
 
-    world(body)
+    runtime(body)
 
 
-def test_cleanup_leaves_no_real_thread_waiting_for_its_time() -> None:
+def test_cleanup_ends_real_timer_threads() -> None:
     before = set(threading.enumerate())
     lab = Lab()
     lab.network.latency(60_000, 60_000)
@@ -731,7 +731,7 @@ def test_mistake_in_a_call_fails_the_run_and_is_explained(method: str, args: Any
     assert failed.value.node == "0"
 
 
-def test_none_from_a_killed_server_is_a_lost_reply(world: World) -> None:
+def test_none_from_a_killed_server_is_a_lost_reply(runtime: Runtime) -> None:
     def body() -> None:
         lab = Lab()
         killed = lab.server("0")
@@ -740,7 +740,7 @@ def test_none_from_a_killed_server_is_a_lost_reply(world: World) -> None:
         assert lab.call("forgets", Args(1)) is None
         assert_nothing_in_flight(lab.network)
 
-    world(body)
+    runtime(body)
 
 
 def test_exception_in_a_handler_fails_the_run_and_names_the_peer() -> None:
@@ -754,7 +754,7 @@ def test_exception_in_a_handler_fails_the_run_and_names_the_peer() -> None:
         Simulation(1).run(lambda: body(False))
 
 
-def test_a_reply_the_caller_cannot_read_is_said_to_be_the_servers() -> None:
+def test_undecodable_reply_is_reported_as_the_server_s_fault() -> None:
     def body() -> None:
         Lab().call("misfit", Args(1))
 
@@ -766,7 +766,7 @@ def test_a_reply_the_caller_cannot_read_is_said_to_be_the_servers() -> None:
     )
 
 
-def test_what_cannot_travel_is_refused_where_it_is_sent() -> None:
+def test_unencodable_arguments_are_refused_at_the_caller() -> None:
     def body() -> None:
         lab = Lab()
         with pytest.raises(labgob.EncodeError, match="Lock"):
@@ -852,7 +852,7 @@ def test_names_are_checked() -> None:
             use("b")
 
 
-def test_a_deadlock_names_the_reply_that_is_waited_for() -> None:
+def test_deadlock_report_names_the_awaited_reply() -> None:
     with pytest.raises(Deadlock, match=r"the reply of 0 to Echo\.gated"):
         Simulation(1).run(lambda: Lab().call("gated", Args(1)))
 
@@ -867,7 +867,7 @@ def events(kind: str = "") -> list[Event]:
     return [event for event in trace if isinstance(event.detail, Message) and kind in ("", event.kind)]
 
 
-def test_the_trace_tells_a_calls_way() -> None:
+def test_trace_has_each_step_of_a_call() -> None:
     def body() -> None:
         lab = Lab(2, nodes=True)
         lab.network.latency(5, 5)
@@ -906,7 +906,7 @@ def test_a_message_without_an_answer_has_no_reply() -> None:
     simulate(body)
 
 
-def test_nothing_is_decoded_for_the_trace_until_somebody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trace_decodes_messages_lazily(monkeypatch: pytest.MonkeyPatch) -> None:
     decoded: list[Any] = []
 
     def decode(data: bytes, as_type: Any) -> Any:

@@ -61,7 +61,7 @@ def settle():
     time.sleep(0.001)
 
 
-def test_a_request_waits_and_its_reply_too():
+def test_requests_and_replies_can_be_queued():
     def script(network, echo, got):
         (request,) = network.queued
         assert (request.is_reply, echo.heard) == (False, [])
@@ -80,7 +80,7 @@ def test_a_request_waits_and_its_reply_too():
 
 
 @pytest.mark.parametrize("of_reply", [False, True])
-def test_what_is_lost_is_told_to_the_caller_at_once(of_reply):
+def test_caller_of_a_dropped_message_returns_at_once(of_reply):
     def script(network, echo, got):
         if of_reply:
             network.deliver_queued(network.queued[0])
@@ -134,7 +134,7 @@ def test_delivered_message_can_be_delivered_again():
     assert trace[-1].note == DropReason.NOBODY_WAITS
 
 
-def test_what_can_arrive_nowhere_any_more_is_not_held():
+def test_undeliverable_messages_are_not_queued():
     def script(network, echo, got):
         network.delete_server("server")
         assert network.queued == []
@@ -144,7 +144,7 @@ def test_what_can_arrive_nowhere_any_more_is_not_held():
     run(script)
 
 
-def test_a_reply_is_gone_with_its_server():
+def test_queued_reply_is_lost_with_its_server():
     def script(network, echo, got):
         (request,) = network.queued
         network.deliver_queued(request)

@@ -1,6 +1,6 @@
-"""One test body, several worlds: the drop-ins must behave as the standard library does.
+"""One test body, several runtimes: the drop-ins must behave as the standard library does.
 
-Promise: a test decorated with @alike runs in three worlds and must hold in each of them.
+Promise: a test decorated with @alike runs in three runtimes and must hold in each of them.
 
     simulated   labsim's drop-ins inside a Simulation, over several seeds (so over several schedules)
     real        the standard library's modules on real threads: what the other two are measured against
@@ -29,8 +29,8 @@ PATIENCE_S = 10.0
 SEEDS = range(8)
 
 
-class World:
-    """The four modules of one world, and the few moves every test makes in it."""
+class Runtime:
+    """The four modules of one runtime, and helpers for the tests."""
 
     def __init__(self, kind: str) -> None:
         self.simulated = kind == "simulated"
@@ -144,17 +144,17 @@ def outcome(call: Callable[[], Any]) -> Any:
 
 
 def _in_worlds(kinds: list[str], body: Callable[..., object]) -> Callable[..., None]:
-    @pytest.mark.parametrize("world", kinds)
+    @pytest.mark.parametrize("runtime", kinds)
     @functools.wraps(body)
-    def test(world: str, **others: object) -> None:
-        there = World(world)
+    def test(runtime: str, **others: object) -> None:
+        there = Runtime(runtime)
         there.run(lambda: body(there, **others))
 
     return test
 
 
 def alike(body: Callable[..., object]) -> Callable[..., None]:
-    """Make a body that takes `world` first into a test that runs, and must hold, in every world."""
+    """Make a body that takes `runtime` first into a test that runs, and must hold, in every runtime."""
     return _in_worlds(["simulated", "real", "outside"], body)
 
 

@@ -1,4 +1,4 @@
-"""Lock and RLock, in every world."""
+"""Lock and RLock, in every runtime."""
 
 import copy
 import math
@@ -12,58 +12,58 @@ from unit.labsim.alike import PATIENCE_S, TICK_S, alike
 both_locks = pytest.mark.parametrize("kind", ["Lock", "RLock"])
 
 
-def make(world, kind):
-    return getattr(world.threading, kind)()
+def make(runtime, kind):
+    return getattr(runtime.threading, kind)()
 
 
 @alike
 @both_locks
-def test_acquire_and_release(world, kind):
-    lock = make(world, kind)
+def test_acquire_and_release(runtime, kind):
+    lock = make(runtime, kind)
     assert lock.acquire() is True
-    assert not world.free(lock)
+    assert not runtime.free(lock)
     assert lock.release() is None
-    assert world.free(lock)
+    assert runtime.free(lock)
 
 
 @alike
 @both_locks
-def test_locks_are_independent(world, kind):
-    one, other = make(world, kind), make(world, kind)
+def test_locks_are_independent(runtime, kind):
+    one, other = make(runtime, kind), make(runtime, kind)
     with one:
-        assert not world.free(one)
-        assert world.free(other)
+        assert not runtime.free(one)
+        assert runtime.free(other)
 
 
 @alike
 @both_locks
-def test_acquire_waits_for_the_holder(world, kind):
-    lock = make(world, kind)
-    held = world.threading.Event()
+def test_acquire_waits_for_the_holder(runtime, kind):
+    lock = make(runtime, kind)
+    held = runtime.threading.Event()
     log = []
 
     def holder():
         with lock:
             held.set()
-            world.time.sleep(TICK_S)
+            runtime.time.sleep(TICK_S)
             log.append("holder lets go")
 
-    started_s = world.time.monotonic()
-    thread = world.spawn(holder)
+    started_s = runtime.time.monotonic()
+    thread = runtime.spawn(holder)
     assert held.wait(PATIENCE_S)
     assert lock.acquire()
     log.append("main has it")
     lock.release()
-    world.assert_elapsed(started_s, at_least=TICK_S)
-    world.join(thread)
+    runtime.assert_elapsed(started_s, at_least=TICK_S)
+    runtime.join(thread)
     assert log == ["holder lets go", "main has it"]
 
 
 @alike
 @both_locks
-def test_a_waiting_acquire_does_not_get_through_while_held(world, kind):
-    lock = make(world, kind)
-    about_to, got = world.threading.Event(), []
+def test_a_waiting_acquire_does_not_get_through_while_held(runtime, kind):
+    lock = make(runtime, kind)
+    about_to, got = runtime.threading.Event(), []
 
     def contender():
         about_to.set()
@@ -71,33 +71,33 @@ def test_a_waiting_acquire_does_not_get_through_while_held(world, kind):
             got.append(True)
 
     lock.acquire()
-    thread = world.spawn(contender)
+    thread = runtime.spawn(contender)
     assert about_to.wait(PATIENCE_S)
-    world.time.sleep(TICK_S)
+    runtime.time.sleep(TICK_S)
     assert got == []
     lock.release()
-    world.join(thread)
+    runtime.join(thread)
     assert got == [True]
 
 
 @alike
 @both_locks
-def test_one_release_lets_one_waiter_in(world, kind):
-    lock = make(world, kind)
+def test_one_release_lets_one_waiter_in(runtime, kind):
+    lock = make(runtime, kind)
     inside, most, served = [0], [0], []
 
     def contender(number):
         with lock:
             inside[0] += 1
             most[0] = max(most[0], inside[0])
-            world.time.sleep(0.001)
+            runtime.time.sleep(0.001)
             inside[0] -= 1
             served.append(number)
 
     lock.acquire()
-    threads = [world.spawn(contender, number) for number in range(5)]
+    threads = [runtime.spawn(contender, number) for number in range(5)]
     lock.release()
-    world.join(*threads)
+    runtime.join(*threads)
     assert most == [1]
     assert sorted(served) == [0, 1, 2, 3, 4]
 
@@ -105,20 +105,20 @@ def test_one_release_lets_one_waiter_in(world, kind):
 @alike
 @both_locks
 @pytest.mark.parametrize("args", [(False,), (0,), (True, 0), (True, 0.0)])
-def test_acquire_that_may_not_wait_gives_up_at_once(world, kind, args):
-    lock = make(world, kind)
-    with world.held_elsewhere(lock):
-        started_s = world.time.monotonic()
+def test_acquire_that_may_not_wait_gives_up_at_once(runtime, kind, args):
+    lock = make(runtime, kind)
+    with runtime.held_elsewhere(lock):
+        started_s = runtime.time.monotonic()
         assert lock.acquire(*args) is False
-        world.assert_elapsed(started_s, at_least=0)
+        runtime.assert_elapsed(started_s, at_least=0)
     assert lock.acquire(*args) is True
     lock.release()
 
 
 @alike
 @both_locks
-def test_acquire_takes_keywords(world, kind):
-    lock = make(world, kind)
+def test_acquire_takes_keywords(runtime, kind):
+    lock = make(runtime, kind)
     assert lock.acquire(blocking=True, timeout=-1) is True
     lock.release()
     assert lock.acquire(blocking=False) is True
@@ -129,115 +129,115 @@ def test_acquire_takes_keywords(world, kind):
 
 @alike
 @both_locks
-def test_acquire_gives_up_after_its_timeout(world, kind):
-    lock = make(world, kind)
-    with world.held_elsewhere(lock):
-        started_s = world.time.monotonic()
+def test_acquire_gives_up_after_its_timeout(runtime, kind):
+    lock = make(runtime, kind)
+    with runtime.held_elsewhere(lock):
+        started_s = runtime.time.monotonic()
         assert lock.acquire(timeout=TICK_S) is False
-        world.assert_elapsed(started_s, at_least=TICK_S)
-        started_s = world.time.monotonic()
+        runtime.assert_elapsed(started_s, at_least=TICK_S)
+        started_s = runtime.time.monotonic()
         assert lock.acquire(True, TICK_S) is False
-        world.assert_elapsed(started_s, at_least=TICK_S)
-    assert world.free(lock)
+        runtime.assert_elapsed(started_s, at_least=TICK_S)
+    assert runtime.free(lock)
 
 
 @alike
 @both_locks
-def test_acquire_gets_the_lock_within_its_timeout(world, kind):
-    lock = make(world, kind)
-    held = world.threading.Event()
+def test_acquire_gets_the_lock_within_its_timeout(runtime, kind):
+    lock = make(runtime, kind)
+    held = runtime.threading.Event()
 
     def holder():
         with lock:
             held.set()
-            world.time.sleep(TICK_S)
+            runtime.time.sleep(TICK_S)
 
-    started_s = world.time.monotonic()
-    thread = world.spawn(holder)
+    started_s = runtime.time.monotonic()
+    thread = runtime.spawn(holder)
     assert held.wait(PATIENCE_S)
     assert lock.acquire(timeout=PATIENCE_S) is True
-    world.assert_elapsed(started_s, at_least=TICK_S)
-    assert not world.free(lock)
+    runtime.assert_elapsed(started_s, at_least=TICK_S)
+    assert not runtime.free(lock)
     lock.release()
-    world.join(thread)
+    runtime.join(thread)
 
 
 @alike
 @both_locks
-def test_a_waiter_that_timed_out_does_not_swallow_the_release(world, kind):
-    lock = make(world, kind)
-    with world.held_elsewhere(lock):
+def test_a_waiter_that_timed_out_does_not_swallow_the_release(runtime, kind):
+    lock = make(runtime, kind)
+    with runtime.held_elsewhere(lock):
         for _ in range(3):
             assert lock.acquire(timeout=0.001) is False
     assert lock.acquire(timeout=PATIENCE_S) is True
     lock.release()
-    assert world.free(lock)
+    assert runtime.free(lock)
 
 
 @alike
 @both_locks
 @pytest.mark.parametrize("timeout", [0, 1, 0.5, -2])
-def test_not_blocking_takes_no_timeout(world, kind, timeout):
-    lock = make(world, kind)
+def test_not_blocking_takes_no_timeout(runtime, kind, timeout):
+    lock = make(runtime, kind)
     with pytest.raises(ValueError, match="timeout"):
         lock.acquire(False, timeout)
-    assert world.free(lock)
+    assert runtime.free(lock)
 
 
 @alike
 @both_locks
 @pytest.mark.parametrize("timeout", [-2, -0.5, -100, math.nan])
-def test_acquire_refuses_a_negative_timeout(world, kind, timeout):
-    lock = make(world, kind)
-    with pytest.raises(ValueError):  # noqa: PT011  (each world words it its own way)
+def test_acquire_refuses_a_negative_timeout(runtime, kind, timeout):
+    lock = make(runtime, kind)
+    with pytest.raises(ValueError):  # noqa: PT011  (each runtime words it its own way)
         lock.acquire(timeout=timeout)
-    assert world.free(lock)
+    assert runtime.free(lock)
 
 
 @alike
 @both_locks
 @pytest.mark.parametrize("timeout", [1e100, math.inf])
-def test_acquire_refuses_a_timeout_beyond_the_clock(world, kind, timeout):
-    lock = make(world, kind)
+def test_acquire_refuses_a_timeout_beyond_the_clock(runtime, kind, timeout):
+    lock = make(runtime, kind)
     with pytest.raises(OverflowError):
         lock.acquire(timeout=timeout)
     with pytest.raises(OverflowError):
-        lock.acquire(timeout=world.threading.TIMEOUT_MAX * 2)
-    assert world.free(lock)
+        lock.acquire(timeout=runtime.threading.TIMEOUT_MAX * 2)
+    assert runtime.free(lock)
 
 
 @alike
 @both_locks
 @pytest.mark.parametrize("timeout", ["1", None, [1]])
-def test_acquire_refuses_a_timeout_that_is_no_number(world, kind, timeout):
-    lock = make(world, kind)
+def test_acquire_refuses_a_timeout_that_is_no_number(runtime, kind, timeout):
+    lock = make(runtime, kind)
     with pytest.raises(TypeError):
         lock.acquire(timeout=timeout)
-    assert world.free(lock)
+    assert runtime.free(lock)
 
 
 @alike
 @both_locks
-def test_timeout_max_is_allowed(world, kind):
-    lock = make(world, kind)
-    assert lock.acquire(timeout=world.threading.TIMEOUT_MAX) is True
+def test_timeout_max_is_allowed(runtime, kind):
+    lock = make(runtime, kind)
+    assert lock.acquire(timeout=runtime.threading.TIMEOUT_MAX) is True
     lock.release()
 
 
 @alike
 @both_locks
-def test_context_manager(world, kind):
-    lock = make(world, kind)
+def test_context_manager(runtime, kind):
+    lock = make(runtime, kind)
     with lock as entered:
         assert entered is True
-        assert not world.free(lock)
-    assert world.free(lock)
+        assert not runtime.free(lock)
+    assert runtime.free(lock)
 
 
 @alike
 @both_locks
-def test_context_manager_releases_on_an_exception(world, kind):
-    lock = make(world, kind)
+def test_context_manager_releases_on_an_exception(runtime, kind):
+    lock = make(runtime, kind)
 
     def fail_inside():
         with lock:
@@ -245,26 +245,26 @@ def test_context_manager_releases_on_an_exception(world, kind):
 
     with pytest.raises(KeyError, match="inside"):
         fail_inside()
-    assert world.free(lock)
+    assert runtime.free(lock)
 
 
 @alike
 @both_locks
-def test_release_of_a_free_lock_is_refused(world, kind):
-    lock = make(world, kind)
+def test_release_of_a_free_lock_is_refused(runtime, kind):
+    lock = make(runtime, kind)
     with pytest.raises(RuntimeError):
         lock.release()
     lock.acquire()
     lock.release()
     with pytest.raises(RuntimeError):
         lock.release()
-    assert world.free(lock)
+    assert runtime.free(lock)
 
 
 @alike
 @both_locks
-def test_repr_tells_locked_from_unlocked(world, kind):
-    lock = make(world, kind)
+def test_repr_tells_locked_from_unlocked(runtime, kind):
+    lock = make(runtime, kind)
     assert "unlocked" in repr(lock)
     with lock:
         assert "locked" in repr(lock) and "unlocked" not in repr(lock)
@@ -273,9 +273,9 @@ def test_repr_tells_locked_from_unlocked(world, kind):
 
 @alike
 @both_locks
-def test_a_lock_cannot_be_copied(world, kind):
+def test_a_lock_cannot_be_copied(runtime, kind):
     """Two locks where the program thinks it has one would be worse than an error."""
-    lock = make(world, kind)
+    lock = make(runtime, kind)
     for duplicate in (copy.copy, copy.deepcopy, pickle.dumps):
         with pytest.raises(TypeError):
             duplicate(lock)
@@ -283,137 +283,137 @@ def test_a_lock_cannot_be_copied(world, kind):
 
 @alike
 @pytest.mark.parametrize("kind", ["Lock", "RLock", "Condition", "Event", "Semaphore"])
-def test_may_be_weakly_referenced(world, kind):
-    made = make(world, kind)
+def test_may_be_weakly_referenced(runtime, kind):
+    made = make(runtime, kind)
     assert weakref.ref(made)() is made
 
 
 @alike
 @both_locks
-def test_a_lock_outlives_the_thread_that_died_holding_it(world, kind):
+def test_a_lock_outlives_the_thread_that_died_holding_it(runtime, kind):
     """Nobody releases for the dead: the lock stays held."""
-    lock = make(world, kind)
-    assert world.elsewhere(lock.acquire) is True
+    lock = make(runtime, kind)
+    assert runtime.elsewhere(lock.acquire) is True
     assert lock.acquire(blocking=False) is False
-    started_s = world.time.monotonic()
+    started_s = runtime.time.monotonic()
     assert lock.acquire(timeout=TICK_S) is False
-    world.assert_elapsed(started_s, at_least=TICK_S)
+    runtime.assert_elapsed(started_s, at_least=TICK_S)
 
 
 @alike
-def test_lock_locked(world):
-    lock = world.threading.Lock()
+def test_lock_locked(runtime):
+    lock = runtime.threading.Lock()
     assert lock.locked() is False
     with lock:
         assert lock.locked() is True
-        assert world.elsewhere(lock.locked) is True
+        assert runtime.elsewhere(lock.locked) is True
     assert lock.locked() is False
 
 
 @alike
-def test_lock_takes_no_arguments(world):
+def test_lock_takes_no_arguments(runtime):
     with pytest.raises(TypeError):
-        world.threading.Lock(1)
+        runtime.threading.Lock(1)
 
 
 @alike
-def test_lock_is_not_reentrant(world):
-    lock = world.threading.Lock()
+def test_lock_is_not_reentrant(runtime):
+    lock = runtime.threading.Lock()
     with lock:
         assert lock.acquire(blocking=False) is False
-        started_s = world.time.monotonic()
+        started_s = runtime.time.monotonic()
         assert lock.acquire(timeout=TICK_S) is False
-        world.assert_elapsed(started_s, at_least=TICK_S)
+        runtime.assert_elapsed(started_s, at_least=TICK_S)
 
 
 @alike
-def test_lock_may_be_released_by_another_thread(world):
-    lock = world.threading.Lock()
+def test_lock_may_be_released_by_another_thread(runtime):
+    lock = runtime.threading.Lock()
     lock.acquire()
-    assert world.elsewhere(lock.release) is None
+    assert runtime.elsewhere(lock.release) is None
     assert lock.locked() is False
 
 
 @alike
-def test_lock_taken_by_a_thread_that_is_gone_may_be_released(world):
-    lock = world.threading.Lock()
-    assert world.elsewhere(lock.acquire) is True
+def test_lock_taken_by_a_thread_that_is_gone_may_be_released(runtime):
+    lock = runtime.threading.Lock()
+    assert runtime.elsewhere(lock.acquire) is True
     assert lock.locked() is True
     lock.release()
     assert lock.locked() is False
 
 
 @alike
-def test_lock_released_by_another_thread_wakes_its_owner(world):
+def test_lock_released_by_another_thread_wakes_its_owner(runtime):
     """A lock as a signal: the owner waits on its own lock until somebody else releases it."""
-    lock = world.threading.Lock()
-    started_s = world.time.monotonic()
+    lock = runtime.threading.Lock()
+    started_s = runtime.time.monotonic()
 
     def release_later():
-        world.time.sleep(TICK_S)
+        runtime.time.sleep(TICK_S)
         lock.release()
 
     lock.acquire()
-    thread = world.spawn(release_later)
+    thread = runtime.spawn(release_later)
     assert lock.acquire(timeout=PATIENCE_S) is True
-    world.assert_elapsed(started_s, at_least=TICK_S)
-    world.join(thread)
+    runtime.assert_elapsed(started_s, at_least=TICK_S)
+    runtime.join(thread)
     assert lock.locked() is True
 
 
 @alike
-def test_rlock_is_reentrant(world):
-    lock = world.threading.RLock()
+def test_rlock_is_reentrant(runtime):
+    lock = runtime.threading.RLock()
     for _ in range(3):
         assert lock.acquire() is True
     assert lock.acquire(blocking=False) is True
     assert lock.acquire(timeout=TICK_S) is True
     for _ in range(4):
         lock.release()
-        assert not world.free(lock)
+        assert not runtime.free(lock)
     lock.release()
-    assert world.free(lock)
+    assert runtime.free(lock)
     with pytest.raises(RuntimeError):
         lock.release()
 
 
 @alike
-def test_rlock_context_managers_nest(world):
-    lock = world.threading.RLock()
+def test_rlock_context_managers_nest(runtime):
+    lock = runtime.threading.RLock()
     with lock:
         with lock:
-            assert not world.free(lock)
-        assert not world.free(lock)
-    assert world.free(lock)
+            assert not runtime.free(lock)
+        assert not runtime.free(lock)
+    assert runtime.free(lock)
 
 
 @alike
-def test_rlock_release_by_another_thread_is_refused(world):
-    lock = world.threading.RLock()
+def test_rlock_release_by_another_thread_is_refused(runtime):
+    lock = runtime.threading.RLock()
     with lock:
-        assert isinstance(world.elsewhere(lock.release), RuntimeError)
-        assert not world.free(lock)
-    assert world.free(lock)
+        assert isinstance(runtime.elsewhere(lock.release), RuntimeError)
+        assert not runtime.free(lock)
+    assert runtime.free(lock)
 
 
 @alike
-def test_rlock_bad_timeout_is_refused_to_its_owner_too(world):
-    lock = world.threading.RLock()
+def test_rlock_bad_timeout_is_refused_to_its_owner_too(runtime):
+    lock = runtime.threading.RLock()
     with lock:
         with pytest.raises(ValueError, match="timeout"):
             lock.acquire(False, 1)
         with pytest.raises(ValueError, match="timeout"):
             lock.acquire(timeout=-2)
-    assert world.free(lock)
+    assert runtime.free(lock)
 
 
 @alike
-def test_failed_rlock_attempts_do_not_change_the_owners_count(world):
-    lock = world.threading.RLock()
+def test_failed_rlock_attempts_do_not_change_the_owners_count(runtime):
+    lock = runtime.threading.RLock()
     lock.acquire()
     lock.acquire()
-    assert world.elsewhere(lambda: lock.acquire(timeout=0.001)) is False
+    assert runtime.elsewhere(lambda: lock.acquire(timeout=0.001)) is False
     lock.release()
-    assert not world.free(lock)
+    assert not runtime.free(lock)
     lock.release()
-    assert world.free(lock)
+    assert runtime.free(lock)

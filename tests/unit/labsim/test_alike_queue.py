@@ -1,4 +1,4 @@
-"""Queue and its relatives, in every world."""
+"""Queue and its relatives, in every runtime."""
 
 import math
 
@@ -11,8 +11,8 @@ sized = pytest.mark.parametrize("kind", ["Queue", "LifoQueue", "PriorityQueue"])
 every_kind = pytest.mark.parametrize("kind", ["Queue", "LifoQueue", "PriorityQueue", "SimpleQueue"])
 
 
-def make(world, kind, *args, **kwargs):
-    return getattr(world.queue, kind)(*args, **kwargs)
+def make(runtime, kind, *args, **kwargs):
+    return getattr(runtime.queue, kind)(*args, **kwargs)
 
 
 def drain(q):
@@ -29,16 +29,16 @@ def drain(q):
         ("PriorityQueue", [1, 2, 3]),
     ],
 )
-def test_order(world, kind, expected):
-    q = make(world, kind)
+def test_order(runtime, kind, expected):
+    q = make(runtime, kind)
     for item in (3, 1, 2):
         assert q.put(item) is None
     assert [q.get() for _ in range(3)] == expected
 
 
 @alike
-def test_priority_queue_orders_what_arrives_between_gets(world):
-    q = world.queue.PriorityQueue()
+def test_priority_queue_orders_what_arrives_between_gets(runtime):
+    q = runtime.queue.PriorityQueue()
     for entry in [(5, "e"), (1, "a"), (3, "c")]:
         q.put(entry)
     assert q.get() == (1, "a")
@@ -48,8 +48,8 @@ def test_priority_queue_orders_what_arrives_between_gets(world):
 
 @alike
 @every_kind
-def test_size(world, kind):
-    q = make(world, kind)
+def test_size(runtime, kind):
+    q = make(runtime, kind)
     assert (q.qsize(), q.empty()) == (0, True)
     q.put(1)
     q.put(2)
@@ -61,8 +61,8 @@ def test_size(world, kind):
 
 @alike
 @sized
-def test_full(world, kind):
-    q = make(world, kind, 2)
+def test_full(runtime, kind):
+    q = make(runtime, kind, 2)
     assert q.maxsize == 2
     assert q.full() is False
     q.put(1)
@@ -76,8 +76,8 @@ def test_full(world, kind):
 @alike
 @sized
 @pytest.mark.parametrize("maxsize", [0, -1])
-def test_without_maxsize_never_full(world, kind, maxsize):
-    q = make(world, kind, maxsize=maxsize)
+def test_without_maxsize_never_full(runtime, kind, maxsize):
+    q = make(runtime, kind, maxsize=maxsize)
     for item in range(100):
         q.put_nowait(item)
     assert q.full() is False
@@ -86,18 +86,18 @@ def test_without_maxsize_never_full(world, kind, maxsize):
 
 @alike
 @every_kind
-def test_any_object_may_be_queued(world, kind):
-    q = make(world, kind)
+def test_any_object_may_be_queued(runtime, kind):
+    q = make(runtime, kind)
     for item in (None, False, 0, "", []):
         q.put(item)
         assert q.get() == item
 
 
 @alike
-def test_exceptions(world):
-    assert issubclass(world.queue.Empty, Exception)
-    assert issubclass(world.queue.Full, Exception)
-    assert not issubclass(world.queue.Empty, world.queue.Full)
+def test_exceptions(runtime):
+    assert issubclass(runtime.queue.Empty, Exception)
+    assert issubclass(runtime.queue.Full, Exception)
+    assert not issubclass(runtime.queue.Empty, runtime.queue.Full)
 
 
 @alike
@@ -115,12 +115,12 @@ def test_exceptions(world):
     ],
     ids=["nowait", "False", "block=False", "block=False,timeout", "False,-1", "timeout=0", "True,0.0"],
 )
-def test_get_that_may_not_wait(world, kind, get):
-    q = make(world, kind)
-    started_s = world.time.monotonic()
-    with pytest.raises(world.queue.Empty):
+def test_get_that_may_not_wait(runtime, kind, get):
+    q = make(runtime, kind)
+    started_s = runtime.time.monotonic()
+    with pytest.raises(runtime.queue.Empty):
         get(q)
-    world.assert_elapsed(started_s, at_least=0)
+    runtime.assert_elapsed(started_s, at_least=0)
     q.put("item")
     assert get(q) == "item"
 
@@ -140,13 +140,13 @@ def test_get_that_may_not_wait(world, kind, get):
     ],
     ids=["nowait", "False", "block=False", "block=False,timeout", "False,-1", "timeout=0", "keywords"],
 )
-def test_put_that_may_not_wait(world, kind, put):
-    q = make(world, kind, 1)
+def test_put_that_may_not_wait(runtime, kind, put):
+    q = make(runtime, kind, 1)
     q.put(1)
-    started_s = world.time.monotonic()
-    with pytest.raises(world.queue.Full):
+    started_s = runtime.time.monotonic()
+    with pytest.raises(runtime.queue.Full):
         put(q)
-    world.assert_elapsed(started_s, at_least=0)
+    runtime.assert_elapsed(started_s, at_least=0)
     assert drain(q) == [1]
     assert put(q) is None
     assert drain(q) == [2]
@@ -154,33 +154,33 @@ def test_put_that_may_not_wait(world, kind, put):
 
 @alike
 @every_kind
-def test_get_gives_up_after_its_timeout(world, kind):
-    q = make(world, kind)
+def test_get_gives_up_after_its_timeout(runtime, kind):
+    q = make(runtime, kind)
     for get in (lambda: q.get(timeout=TICK_S), lambda: q.get(True, TICK_S)):
-        started_s = world.time.monotonic()
-        with pytest.raises(world.queue.Empty):
+        started_s = runtime.time.monotonic()
+        with pytest.raises(runtime.queue.Empty):
             get()
-        world.assert_elapsed(started_s, at_least=TICK_S)
+        runtime.assert_elapsed(started_s, at_least=TICK_S)
 
 
 @alike
 @sized
-def test_put_gives_up_after_its_timeout(world, kind):
-    q = make(world, kind, 1)
+def test_put_gives_up_after_its_timeout(runtime, kind):
+    q = make(runtime, kind, 1)
     q.put(1)
     for put in (lambda: q.put(2, timeout=TICK_S), lambda: q.put(2, True, TICK_S)):
-        started_s = world.time.monotonic()
-        with pytest.raises(world.queue.Full):
+        started_s = runtime.time.monotonic()
+        with pytest.raises(runtime.queue.Full):
             put()
-        world.assert_elapsed(started_s, at_least=TICK_S)
+        runtime.assert_elapsed(started_s, at_least=TICK_S)
     assert drain(q) == [1]
 
 
 @alike
 @every_kind
 @pytest.mark.parametrize("timeout_s", [-1, -0.5])
-def test_get_refuses_a_negative_timeout_even_with_an_item_there(world, kind, timeout_s):
-    q = make(world, kind)
+def test_get_refuses_a_negative_timeout_even_with_an_item_there(runtime, kind, timeout_s):
+    q = make(runtime, kind)
     with pytest.raises(ValueError, match="non-negative"):
         q.get(timeout=timeout_s)
     q.put("item")
@@ -192,8 +192,8 @@ def test_get_refuses_a_negative_timeout_even_with_an_item_there(world, kind, tim
 @alike
 @sized
 @pytest.mark.parametrize("timeout_s", [-1, -0.5])
-def test_put_refuses_a_negative_timeout_even_with_room_there(world, kind, timeout_s):
-    q = make(world, kind, 1)
+def test_put_refuses_a_negative_timeout_even_with_room_there(runtime, kind, timeout_s):
+    q = make(runtime, kind, 1)
     with pytest.raises(ValueError, match="non-negative"):
         q.put(1, timeout=timeout_s)
     assert q.qsize() == 0
@@ -205,8 +205,8 @@ def test_put_refuses_a_negative_timeout_even_with_room_there(world, kind, timeou
 
 @alike
 @sized
-def test_put_without_maxsize_ignores_its_timeout(world, kind):
-    q = make(world, kind)
+def test_put_without_maxsize_ignores_its_timeout(runtime, kind):
+    q = make(runtime, kind)
     q.put(1, timeout=-1)
     assert drain(q) == [1]
 
@@ -214,8 +214,8 @@ def test_put_without_maxsize_ignores_its_timeout(world, kind):
 @alike
 @every_kind
 @pytest.mark.parametrize(("timeout", "error"), [("1", TypeError), (1e100, OverflowError), (math.inf, OverflowError)])
-def test_get_refuses_a_bad_timeout(world, kind, timeout, error):
-    q = make(world, kind)
+def test_get_refuses_a_bad_timeout(runtime, kind, timeout, error):
+    q = make(runtime, kind)
     with pytest.raises(error):
         q.get(timeout=timeout)
     q.put(1)  # and nothing is left locked
@@ -225,68 +225,68 @@ def test_get_refuses_a_bad_timeout(world, kind, timeout, error):
 @alike
 @every_kind
 @pytest.mark.parametrize("timeout_s", [None, PATIENCE_S])
-def test_get_waits_for_a_put(world, kind, timeout_s):
-    q = make(world, kind)
+def test_get_waits_for_a_put(runtime, kind, timeout_s):
+    q = make(runtime, kind)
 
     def put_later():
-        world.time.sleep(TICK_S)
+        runtime.time.sleep(TICK_S)
         q.put("late")
 
-    started_s = world.time.monotonic()
-    thread = world.spawn(put_later)
+    started_s = runtime.time.monotonic()
+    thread = runtime.spawn(put_later)
     assert q.get(timeout=timeout_s) == "late"
-    world.assert_elapsed(started_s, at_least=TICK_S)
-    world.join(thread)
+    runtime.assert_elapsed(started_s, at_least=TICK_S)
+    runtime.join(thread)
 
 
 @alike
 @sized
 @pytest.mark.parametrize("timeout_s", [None, PATIENCE_S])
-def test_put_waits_for_a_get(world, kind, timeout_s):
-    q = make(world, kind, 1)
+def test_put_waits_for_a_get(runtime, kind, timeout_s):
+    q = make(runtime, kind, 1)
     q.put(1)
     got = []
 
     def get_later():
-        world.time.sleep(TICK_S)
+        runtime.time.sleep(TICK_S)
         got.append(q.get())
 
-    started_s = world.time.monotonic()
-    thread = world.spawn(get_later)
+    started_s = runtime.time.monotonic()
+    thread = runtime.spawn(get_later)
     q.put(2, timeout=timeout_s)
-    world.assert_elapsed(started_s, at_least=TICK_S)
-    world.join(thread)
+    runtime.assert_elapsed(started_s, at_least=TICK_S)
+    runtime.join(thread)
     assert got == [1]
     assert drain(q) == [2]
 
 
 @alike
 @every_kind
-def test_a_getter_that_timed_out_does_not_swallow_an_item(world, kind):
-    q = make(world, kind)
+def test_a_getter_that_timed_out_does_not_swallow_an_item(runtime, kind):
+    q = make(runtime, kind)
     for _ in range(3):
-        assert isinstance(outcome(lambda: q.get(timeout=0.001)), world.queue.Empty)
+        assert isinstance(outcome(lambda: q.get(timeout=0.001)), runtime.queue.Empty)
     q.put(1)
     assert q.get(timeout=PATIENCE_S) == 1
 
 
 @alike
 @every_kind
-def test_each_item_goes_to_one_of_many_getters(world, kind):
-    q = make(world, kind)
+def test_each_item_goes_to_one_of_many_getters(runtime, kind):
+    q = make(runtime, kind)
     got = []
-    threads = [world.spawn(lambda: got.append(q.get())) for _ in range(5)]
+    threads = [runtime.spawn(lambda: got.append(q.get())) for _ in range(5)]
     for item in range(5):
         q.put(item)
-    world.join(*threads)
+    runtime.join(*threads)
     assert sorted(got) == [0, 1, 2, 3, 4]
     assert q.empty()
 
 
 @alike
 @sized
-def test_bounded_queue_passes_everything_through(world, kind):
-    q = make(world, kind, 2)
+def test_bounded_queue_passes_everything_through(runtime, kind):
+    q = make(runtime, kind, 2)
     got, sizes = [], []
 
     def producer(first):
@@ -298,31 +298,31 @@ def test_bounded_queue_passes_everything_through(world, kind):
         while (item := q.get()) >= 0:
             got.append(item)
 
-    producers = [world.spawn(producer, first) for first in (0, 10, 20)]
-    consumers = [world.spawn(consumer) for _ in range(2)]
-    world.join(*producers)
-    world.until(q.empty)  # a stop must not overtake an item, as it would in a LifoQueue
+    producers = [runtime.spawn(producer, first) for first in (0, 10, 20)]
+    consumers = [runtime.spawn(consumer) for _ in range(2)]
+    runtime.join(*producers)
+    runtime.until(q.empty)  # a stop must not overtake an item, as it would in a LifoQueue
     for _ in consumers:
         q.put(-1)
-    world.join(*consumers)
+    runtime.join(*consumers)
     assert sorted(got) == list(range(30))
     assert max(sizes) <= 2
 
 
 @alike
 @pytest.mark.parametrize("kind", ["Queue", "SimpleQueue"])
-def test_one_producers_items_stay_in_order(world, kind):
-    q = make(world, kind)
-    thread = world.spawn(lambda: [q.put(item) for item in range(50)])
+def test_one_producers_items_stay_in_order(runtime, kind):
+    q = make(runtime, kind)
+    thread = runtime.spawn(lambda: [q.put(item) for item in range(50)])
     got = [q.get() for _ in range(50)]
-    world.join(thread)
+    runtime.join(thread)
     assert got == list(range(50))
 
 
 @alike
 @sized
-def test_task_done_more_often_than_put_is_refused(world, kind):
-    q = make(world, kind)
+def test_task_done_more_often_than_put_is_refused(runtime, kind):
+    q = make(runtime, kind)
     with pytest.raises(ValueError, match="too many"):
         q.task_done()
     q.put(1)
@@ -334,46 +334,46 @@ def test_task_done_more_often_than_put_is_refused(world, kind):
 
 @alike
 @sized
-def test_join_of_an_idle_queue_returns_at_once(world, kind):
-    q = make(world, kind)
-    started_s = world.time.monotonic()
+def test_join_of_an_idle_queue_returns_at_once(runtime, kind):
+    q = make(runtime, kind)
+    started_s = runtime.time.monotonic()
     assert q.join() is None
     q.put(1)
     q.get()
     q.task_done()
     assert q.join() is None
-    world.assert_elapsed(started_s, at_least=0)
+    runtime.assert_elapsed(started_s, at_least=0)
 
 
 @alike
 @sized
-def test_join_waits_until_every_item_is_done(world, kind):
-    q = make(world, kind)
+def test_join_waits_until_every_item_is_done(runtime, kind):
+    q = make(runtime, kind)
     done = []
 
     def worker():
         while (item := q.get()) is not None:
-            world.time.sleep(0.001)
+            runtime.time.sleep(0.001)
             done.append(item)
             q.task_done()
 
     for item in range(6):
         q.put(item)
-    started_s = world.time.monotonic()
-    workers = [world.spawn(worker) for _ in range(2)]
+    started_s = runtime.time.monotonic()
+    workers = [runtime.spawn(worker) for _ in range(2)]
     q.join()
     assert sorted(done) == [0, 1, 2, 3, 4, 5]
-    world.assert_elapsed(started_s, at_least=0.003)
+    runtime.assert_elapsed(started_s, at_least=0.003)
     for _ in workers:
         q.put(None)
-        world.until(q.empty)  # one at a time: a PriorityQueue cannot compare two Nones
-    world.join(*workers)
+        runtime.until(q.empty)  # one at a time: a PriorityQueue cannot compare two Nones
+    runtime.join(*workers)
 
 
 @alike
 @sized
-def test_join_is_not_satisfied_by_get_alone(world, kind):
-    q = make(world, kind)
+def test_join_is_not_satisfied_by_get_alone(runtime, kind):
+    q = make(runtime, kind)
     q.put(1)
     q.get()
     joined = []
@@ -382,21 +382,21 @@ def test_join_is_not_satisfied_by_get_alone(world, kind):
         q.join()
         joined.append(True)
 
-    thread = world.spawn(joiner)
-    world.time.sleep(TICK_S)
+    thread = runtime.spawn(joiner)
+    runtime.time.sleep(TICK_S)
     assert joined == []
     assert q.unfinished_tasks == 1
     q.task_done()
-    world.join(thread)
+    runtime.join(thread)
     assert joined == [True]
 
 
 @alike
 @sized
-def test_refused_put_is_no_task(world, kind):
-    q = make(world, kind, 1)
+def test_refused_put_is_no_task(runtime, kind):
+    q = make(runtime, kind, 1)
     q.put(1)
-    assert isinstance(outcome(lambda: q.put_nowait(2)), world.queue.Full)
+    assert isinstance(outcome(lambda: q.put_nowait(2)), runtime.queue.Full)
     q.get()
     q.task_done()
     q.join()
@@ -406,9 +406,9 @@ def test_refused_put_is_no_task(world, kind):
 
 @alike
 @sized
-def test_clearing_under_the_mutex(world, kind):
+def test_clearing_under_the_mutex(runtime, kind):
     """Not documented, yet the way everyone empties a queue."""
-    q = make(world, kind)
+    q = make(runtime, kind)
     for item in range(3):
         q.put(item)
     with q.mutex:
@@ -419,28 +419,28 @@ def test_clearing_under_the_mutex(world, kind):
 
 @alike
 @every_kind
-def test_may_be_subscripted_in_annotations(world, kind):
-    def take(q: getattr(world.queue, kind)[int]) -> int:
+def test_may_be_subscripted_in_annotations(runtime, kind):
+    def take(q: getattr(runtime.queue, kind)[int]) -> int:
         return q.get()
 
-    q = make(world, kind)
+    q = make(runtime, kind)
     q.put(1)
     assert take(q) == 1
 
 
 @alike
 @sized
-def test_kinds_are_queues(world, kind):
-    q = make(world, kind)
-    assert isinstance(q, world.queue.Queue)
-    assert isinstance(q, getattr(world.queue, kind))
+def test_kinds_are_queues(runtime, kind):
+    q = make(runtime, kind)
+    assert isinstance(q, runtime.queue.Queue)
+    assert isinstance(q, getattr(runtime.queue, kind))
 
 
 @alike
-def test_subclass_overriding_put(world):
+def test_subclass_overriding_put(runtime):
     """The hooks the standard module's own subclasses use: _init, _qsize, _put, _get."""
 
-    class DistinctQueue(world.queue.Queue):
+    class DistinctQueue(runtime.queue.Queue):
         def _init(self, maxsize):
             self.items = {}
 
@@ -460,23 +460,23 @@ def test_subclass_overriding_put(world):
     q.put("a")
     q.put("b")
     assert q.full()
-    thread = world.spawn(q.put, "c")
+    thread = runtime.spawn(q.put, "c")
     assert [q.get(timeout=PATIENCE_S) for _ in range(3)] == ["a", "b", "c"]
-    world.join(thread)
+    runtime.join(thread)
 
 
 @simulated_only
-def test_hooks_of_a_subclass_run_under_the_mutex(world):
+def test_hooks_of_a_subclass_run_under_the_mutex(runtime):
     busy, calls = [False], [0]
 
     def alone():
         assert not busy[0], "two threads inside the hooks"
         busy[0] = True
         calls[0] += 1
-        world.time.sleep(0.001)  # every other task gets its chance to come in
+        runtime.time.sleep(0.001)  # every other task gets its chance to come in
         busy[0] = False
 
-    class SlowQueue(world.queue.Queue):
+    class SlowQueue(runtime.queue.Queue):
         def _put(self, item):
             alone()
             super()._put(item)
@@ -487,16 +487,16 @@ def test_hooks_of_a_subclass_run_under_the_mutex(world):
 
     q = SlowQueue(2)
     got = []
-    putters = [world.spawn(q.put, item) for item in range(5)]
-    getters = [world.spawn(lambda: got.append(q.get())) for _ in range(5)]
-    world.join(*putters, *getters)
+    putters = [runtime.spawn(q.put, item) for item in range(5)]
+    getters = [runtime.spawn(lambda: got.append(q.get())) for _ in range(5)]
+    runtime.join(*putters, *getters)
     assert sorted(got) == [0, 1, 2, 3, 4]
     assert calls == [10]
 
 
 @alike
-def test_simple_queue_put_ignores_block_and_timeout(world):
-    q = world.queue.SimpleQueue()
+def test_simple_queue_put_ignores_block_and_timeout(runtime):
+    q = runtime.queue.SimpleQueue()
     q.put(1, False)
     q.put(2, True, -1)
     q.put(item=3, block=True, timeout=TICK_S)
@@ -505,16 +505,16 @@ def test_simple_queue_put_ignores_block_and_timeout(world):
 
 
 @alike
-def test_simple_queue_has_no_maxsize(world):
+def test_simple_queue_has_no_maxsize(runtime):
     with pytest.raises(TypeError):
-        world.queue.SimpleQueue(3)
+        runtime.queue.SimpleQueue(3)
 
 
 @alike
-def test_failing_comparison_in_a_priority_queue_leaves_it_usable(world):
-    q = world.queue.PriorityQueue()
+def test_failing_comparison_in_a_priority_queue_leaves_it_usable(runtime):
+    q = runtime.queue.PriorityQueue()
     q.put((1, "a"))
     with pytest.raises(TypeError):
         q.put((1, None))
     assert outcome(lambda: q.get(timeout=PATIENCE_S)) is not None
-    assert world.elsewhere(q.qsize) == q.qsize()
+    assert runtime.elsewhere(q.qsize) == q.qsize()

@@ -1,4 +1,4 @@
-"""The random functions, in every world."""
+"""The random functions, in every runtime."""
 
 import copy
 import pickle
@@ -79,109 +79,109 @@ AFTER_SEED_7 = {name: draws(standard.Random(7), name) for name in CALLS}
 
 @alike
 @every_call
-def test_type_and_range(world, name):
+def test_type_and_range(runtime, name):
     _, fits = CALLS[name]
-    for value in draws(world.random, name):
+    for value in draws(runtime.random, name):
         assert fits(value), value
 
 
 @alike
 @pytest.mark.parametrize("name", ["random", "uniform", "randint", "choice", "gauss", "shuffle", "getrandbits"])
-def test_values_vary(world, name):
-    assert len({str(value) for value in draws(world.random, name)}) > 5
+def test_values_vary(runtime, name):
+    assert len({str(value) for value in draws(runtime.random, name)}) > 5
 
 
 @alike
-def test_every_value_of_a_small_range_turns_up(world):
+def test_every_value_of_a_small_range_turns_up(runtime):
     """A fair die misses a face in 500 throws once in 10^39."""
-    assert {world.random.randint(1, 6) for _ in range(500)} == {1, 2, 3, 4, 5, 6}
-    assert {world.random.randrange(6) for _ in range(500)} == {0, 1, 2, 3, 4, 5}
-    assert {world.random.choice("abc") for _ in range(500)} == {"a", "b", "c"}
+    assert {runtime.random.randint(1, 6) for _ in range(500)} == {1, 2, 3, 4, 5, 6}
+    assert {runtime.random.randrange(6) for _ in range(500)} == {0, 1, 2, 3, 4, 5}
+    assert {runtime.random.choice("abc") for _ in range(500)} == {"a", "b", "c"}
 
 
 @alike
 @every_call
-def test_seeded_random_gives_the_standard_sequence(world, name):
-    assert draws(world.random.Random(7), name) == AFTER_SEED_7[name]
+def test_seeded_random_gives_the_standard_sequence(runtime, name):
+    assert draws(runtime.random.Random(7), name) == AFTER_SEED_7[name]
 
 
 @alike
 @every_call
-def test_seeded_module_gives_the_standard_sequence(world, name):
-    world.random.seed(7)
-    assert draws(world.random, name) == AFTER_SEED_7[name]
+def test_seeded_module_gives_the_standard_sequence(runtime, name):
+    runtime.random.seed(7)
+    assert draws(runtime.random, name) == AFTER_SEED_7[name]
 
 
 @alike
 @every_call
-def test_setstate_brings_the_sequence_back(world, name):
-    world.random.gauss()  # half of a pair: the other half is part of the state
-    state = world.random.getstate()
-    first = draws(world.random, name)
-    draws(world.random, "random")
-    assert world.random.setstate(state) is None
-    assert draws(world.random, name) == first
+def test_setstate_brings_the_sequence_back(runtime, name):
+    runtime.random.gauss()  # half of a pair: the other half is part of the state
+    state = runtime.random.getstate()
+    first = draws(runtime.random, name)
+    draws(runtime.random, "random")
+    assert runtime.random.setstate(state) is None
+    assert draws(runtime.random, name) == first
 
 
 @alike
 @pytest.mark.parametrize("seed", [0, -5, 2**80, 1.5, "text", b"bytes", bytearray(b"bytes"), True])
-def test_seed_takes_what_the_standard_takes(world, seed):
+def test_seed_takes_what_the_standard_takes(runtime, seed):
     def sequence():
-        return [world.random.random() for _ in range(5)]
+        return [runtime.random.random() for _ in range(5)]
 
-    world.random.seed(seed)
+    runtime.random.seed(seed)
     first = sequence()
-    world.random.seed(a=seed, version=2)
+    runtime.random.seed(a=seed, version=2)
     assert sequence() == first
-    own = world.random.Random(seed)
+    own = runtime.random.Random(seed)
     assert [own.random() for _ in range(5)] == first
-    world.random.seed("another")
+    runtime.random.seed("another")
     assert sequence() != first
 
 
 @alike
-def test_seed_without_argument_starts_something_else(world):
-    world.random.seed(7)
-    world.random.seed()
-    assert draws(world.random, "random") != AFTER_SEED_7["random"]
-    assert world.random.seed(None) is None
+def test_seed_without_argument_starts_something_else(runtime):
+    runtime.random.seed(7)
+    runtime.random.seed()
+    assert draws(runtime.random, "random") != AFTER_SEED_7["random"]
+    assert runtime.random.seed(None) is None
 
 
 @alike
-def test_random_objects_are_independent(world):
-    one, other = world.random.Random(7), world.random.Random(7)
-    world.random.seed(1)
+def test_random_objects_are_independent(runtime):
+    one, other = runtime.random.Random(7), runtime.random.Random(7)
+    runtime.random.seed(1)
     draws(other, "random")
-    world.random.random()
+    runtime.random.random()
     assert draws(one, "random") == AFTER_SEED_7["random"]
 
 
 @alike
-def test_random_objects_exchange_state(world):
-    one, other = world.random.Random(1), world.random.Random(2)
+def test_random_objects_exchange_state(runtime):
+    one, other = runtime.random.Random(1), runtime.random.Random(2)
     other.setstate(one.getstate())
     assert draws(one, "randint") == draws(other, "randint")
 
 
 @alike
-def test_unseeded_random_objects_differ(world):
-    one, other = world.random.Random(), world.random.Random()
+def test_unseeded_random_objects_differ(runtime):
+    one, other = runtime.random.Random(), runtime.random.Random()
     assert draws(one, "random") != draws(other, "random")
 
 
 @alike
-def test_random_may_be_subclassed(world):
-    class Loaded(world.random.Random):
+def test_random_may_be_subclassed(runtime):
+    class Loaded(runtime.random.Random):
         def random(self):
             return 0.5
 
     assert Loaded(1).uniform(0, 10) == 5.0
-    assert isinstance(Loaded(1), world.random.Random)
+    assert isinstance(Loaded(1), runtime.random.Random)
 
 
 @alike
-def test_random_subclass_may_take_its_own_arguments(world):
-    class Loaded(world.random.Random):
+def test_random_subclass_may_take_its_own_arguments(runtime):
+    class Loaded(runtime.random.Random):
         def __init__(self, seed, bias, *, name):
             super().__init__(seed)
             self.bias, self.name = bias, name
@@ -192,8 +192,8 @@ def test_random_subclass_may_take_its_own_arguments(world):
 
 
 @alike
-def test_random_may_be_copied(world):
-    one = world.random.Random(7)
+def test_random_may_be_copied(runtime):
+    one = runtime.random.Random(7)
     for other in (copy.copy(one), copy.deepcopy(one), pickle.loads(pickle.dumps(one))):
         assert draws(other, "random") == AFTER_SEED_7["random"]
     assert draws(one, "random") == AFTER_SEED_7["random"]
@@ -229,26 +229,26 @@ def test_random_may_be_copied(world):
         (lambda r: r.setstate((99, (), None)), ValueError),
     ],
 )
-def test_errors(world, call, error):
+def test_errors(runtime, call, error):
     with pytest.raises(error):
-        call(world.random)
-    assert 0 <= world.random.random() < 1
+        call(runtime.random)
+    assert 0 <= runtime.random.random() < 1
 
 
 @alike
-def test_every_thread_may_draw(world):
+def test_every_thread_may_draw(runtime):
     drawn = []
 
     def target():
         for _ in range(5):
-            drawn.append(world.random.random())
-            world.time.sleep(0.001)
+            drawn.append(runtime.random.random())
+            runtime.time.sleep(0.001)
 
-    world.join(*[world.spawn(target) for _ in range(4)])
+    runtime.join(*[runtime.spawn(target) for _ in range(4)])
     assert len(set(drawn)) == 20
 
 
 @simulated_only
-def test_the_module_offers_every_standard_name(world):
-    missing = [name for name in standard.__all__ if not hasattr(world.random, name)]
+def test_the_module_offers_every_standard_name(runtime):
+    missing = [name for name in standard.__all__ if not hasattr(runtime.random, name)]
     assert missing == []

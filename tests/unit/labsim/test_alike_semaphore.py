@@ -1,4 +1,4 @@
-"""Semaphore and BoundedSemaphore, in every world."""
+"""Semaphore and BoundedSemaphore, in every runtime."""
 
 import pytest
 
@@ -7,8 +7,8 @@ from unit.labsim.alike import PATIENCE_S, TICK_S, alike
 both_kinds = pytest.mark.parametrize("kind", ["Semaphore", "BoundedSemaphore"])
 
 
-def make(world, kind, *args, **kwargs):
-    return getattr(world.threading, kind)(*args, **kwargs)
+def make(runtime, kind, *args, **kwargs):
+    return getattr(runtime.threading, kind)(*args, **kwargs)
 
 
 def units(semaphore):
@@ -24,26 +24,26 @@ def units(semaphore):
 @alike
 @both_kinds
 @pytest.mark.parametrize("value", [-1, -100])
-def test_negative_initial_value_is_refused(world, kind, value):
+def test_negative_initial_value_is_refused(runtime, kind, value):
     with pytest.raises(ValueError, match=">= 0"):
-        make(world, kind, value)
+        make(runtime, kind, value)
     with pytest.raises(ValueError, match=">= 0"):
-        make(world, kind, value=value)
+        make(runtime, kind, value=value)
 
 
 @alike
 @both_kinds
-def test_initial_value(world, kind):
-    assert units(make(world, kind)) == 1
-    assert units(make(world, kind, 0)) == 0
-    assert units(make(world, kind, 4)) == 4
-    assert units(make(world, kind, value=2)) == 2
+def test_initial_value(runtime, kind):
+    assert units(make(runtime, kind)) == 1
+    assert units(make(runtime, kind, 0)) == 0
+    assert units(make(runtime, kind, 4)) == 4
+    assert units(make(runtime, kind, value=2)) == 2
 
 
 @alike
 @both_kinds
-def test_acquire_returns_whether_it_got_a_unit(world, kind):
-    semaphore = make(world, kind, 2)
+def test_acquire_returns_whether_it_got_a_unit(runtime, kind):
+    semaphore = make(runtime, kind, 2)
     assert semaphore.acquire() is True
     assert semaphore.acquire(blocking=True) is True
     assert semaphore.acquire(blocking=False) is False
@@ -54,29 +54,29 @@ def test_acquire_returns_whether_it_got_a_unit(world, kind):
 
 @alike
 @both_kinds
-def test_acquire_gives_up_after_its_timeout(world, kind):
-    semaphore = make(world, kind, 0)
+def test_acquire_gives_up_after_its_timeout(runtime, kind):
+    semaphore = make(runtime, kind, 0)
     for acquire in (lambda: semaphore.acquire(timeout=TICK_S), lambda: semaphore.acquire(True, TICK_S)):
-        started_s = world.time.monotonic()
+        started_s = runtime.time.monotonic()
         assert acquire() is False
-        world.assert_elapsed(started_s, at_least=TICK_S)
+        runtime.assert_elapsed(started_s, at_least=TICK_S)
 
 
 @alike
 @both_kinds
 @pytest.mark.parametrize("timeout_s", [0, 0.0, -1, -0.5])
-def test_acquire_without_time_left_gives_up_at_once(world, kind, timeout_s):
-    semaphore = make(world, kind, 1)
-    started_s = world.time.monotonic()
+def test_acquire_without_time_left_gives_up_at_once(runtime, kind, timeout_s):
+    semaphore = make(runtime, kind, 1)
+    started_s = runtime.time.monotonic()
     assert semaphore.acquire(timeout=timeout_s) is True
     assert semaphore.acquire(timeout=timeout_s) is False
-    world.assert_elapsed(started_s, at_least=0)
+    runtime.assert_elapsed(started_s, at_least=0)
 
 
 @alike
 @both_kinds
-def test_not_blocking_takes_no_timeout(world, kind):
-    semaphore = make(world, kind)
+def test_not_blocking_takes_no_timeout(runtime, kind):
+    semaphore = make(runtime, kind)
     with pytest.raises(ValueError, match="timeout"):
         semaphore.acquire(blocking=False, timeout=1.0)
     with pytest.raises(ValueError, match="timeout"):
@@ -87,8 +87,8 @@ def test_not_blocking_takes_no_timeout(world, kind):
 @alike
 @both_kinds
 @pytest.mark.parametrize(("timeout", "error"), [("1", TypeError), (1e100, OverflowError)])
-def test_acquire_refuses_a_bad_timeout(world, kind, timeout, error):
-    semaphore = make(world, kind, 0)
+def test_acquire_refuses_a_bad_timeout(runtime, kind, timeout, error):
+    semaphore = make(runtime, kind, 0)
     with pytest.raises(error):
         semaphore.acquire(timeout=timeout)
 
@@ -96,26 +96,26 @@ def test_acquire_refuses_a_bad_timeout(world, kind, timeout, error):
 @alike
 @both_kinds
 @pytest.mark.parametrize("timeout_s", [None, PATIENCE_S])
-def test_acquire_waits_for_a_release(world, kind, timeout_s):
-    semaphore = make(world, kind, 1)
+def test_acquire_waits_for_a_release(runtime, kind, timeout_s):
+    semaphore = make(runtime, kind, 1)
     semaphore.acquire()
 
     def release_later():
-        world.time.sleep(TICK_S)
+        runtime.time.sleep(TICK_S)
         semaphore.release()
 
-    started_s = world.time.monotonic()
-    thread = world.spawn(release_later)
+    started_s = runtime.time.monotonic()
+    thread = runtime.spawn(release_later)
     assert semaphore.acquire(timeout=timeout_s) is True
-    world.assert_elapsed(started_s, at_least=TICK_S)
-    world.join(thread)
+    runtime.assert_elapsed(started_s, at_least=TICK_S)
+    runtime.join(thread)
     assert semaphore.acquire(blocking=False) is False
 
 
 @alike
 @both_kinds
-def test_a_waiter_that_timed_out_does_not_swallow_a_release(world, kind):
-    semaphore = make(world, kind, 1)
+def test_a_waiter_that_timed_out_does_not_swallow_a_release(runtime, kind):
+    semaphore = make(runtime, kind, 1)
     semaphore.acquire()
     for _ in range(3):
         assert semaphore.acquire(timeout=0.001) is False
@@ -125,9 +125,9 @@ def test_a_waiter_that_timed_out_does_not_swallow_a_release(world, kind):
 
 @alike
 @both_kinds
-def test_no_more_than_value_inside_at_once(world, kind):
-    semaphore = make(world, kind, 3)
-    mu = world.threading.Lock()
+def test_no_more_than_value_inside_at_once(runtime, kind):
+    semaphore = make(runtime, kind, 3)
+    mu = runtime.threading.Lock()
     inside, most = [0], [0]
 
     def visitor():
@@ -135,22 +135,22 @@ def test_no_more_than_value_inside_at_once(world, kind):
             with mu:
                 inside[0] += 1
                 most[0] = max(most[0], inside[0])
-            world.time.sleep(0.002)
+            runtime.time.sleep(0.002)
             with mu:
                 inside[0] -= 1
 
-    world.join(*[world.spawn(visitor) for _ in range(9)])
+    runtime.join(*[runtime.spawn(visitor) for _ in range(9)])
     assert inside == [0]
     assert most[0] <= 3
-    if world.simulated:
+    if runtime.simulated:
         assert most == [3]
     assert units(semaphore) == 3
 
 
 @alike
 @both_kinds
-def test_release_n_lets_n_in(world, kind):
-    semaphore = make(world, kind, 5)
+def test_release_n_lets_n_in(runtime, kind):
+    semaphore = make(runtime, kind, 5)
     for _ in range(5):
         semaphore.acquire()
     through = []
@@ -159,13 +159,13 @@ def test_release_n_lets_n_in(world, kind):
         semaphore.acquire()
         through.append(True)
 
-    threads = [world.spawn(visitor) for _ in range(5)]
+    threads = [runtime.spawn(visitor) for _ in range(5)]
     semaphore.release(2)
-    world.until(lambda: len(through) >= 2)
-    world.time.sleep(0.005)
+    runtime.until(lambda: len(through) >= 2)
+    runtime.time.sleep(0.005)
     assert len(through) == 2
     semaphore.release(n=3)
-    world.join(*threads)
+    runtime.join(*threads)
     assert len(through) == 5
     assert units(semaphore) == 0
 
@@ -173,8 +173,8 @@ def test_release_n_lets_n_in(world, kind):
 @alike
 @both_kinds
 @pytest.mark.parametrize("n", [0, -1])
-def test_release_of_fewer_than_one_is_refused(world, kind, n):
-    semaphore = make(world, kind, 1)
+def test_release_of_fewer_than_one_is_refused(runtime, kind, n):
+    semaphore = make(runtime, kind, 1)
     with pytest.raises(ValueError, match="one or more"):
         semaphore.release(n)
     assert units(semaphore) == 1
@@ -182,17 +182,17 @@ def test_release_of_fewer_than_one_is_refused(world, kind, n):
 
 @alike
 @both_kinds
-def test_may_be_released_by_another_thread(world, kind):
-    semaphore = make(world, kind, 1)
+def test_may_be_released_by_another_thread(runtime, kind):
+    semaphore = make(runtime, kind, 1)
     semaphore.acquire()
-    assert world.elsewhere(semaphore.release) is None
+    assert runtime.elsewhere(semaphore.release) is None
     assert units(semaphore) == 1
 
 
 @alike
 @both_kinds
-def test_context_manager(world, kind):
-    semaphore = make(world, kind, 2)
+def test_context_manager(runtime, kind):
+    semaphore = make(runtime, kind, 2)
     with semaphore as entered:
         assert entered is True
         assert units(semaphore) == 1
@@ -210,16 +210,16 @@ def test_context_manager(world, kind):
 
 
 @alike
-def test_semaphore_may_grow_beyond_its_initial_value(world):
-    semaphore = world.threading.Semaphore(1)
+def test_semaphore_may_grow_beyond_its_initial_value(runtime):
+    semaphore = runtime.threading.Semaphore(1)
     semaphore.release()
     semaphore.release(3)
     assert units(semaphore) == 5
 
 
 @alike
-def test_bounded_semaphore_may_not(world):
-    semaphore = world.threading.BoundedSemaphore(2)
+def test_bounded_semaphore_may_not(runtime):
+    semaphore = runtime.threading.BoundedSemaphore(2)
     with pytest.raises(ValueError, match="too many"):
         semaphore.release()
     semaphore.acquire()
@@ -233,14 +233,14 @@ def test_bounded_semaphore_may_not(world):
 
 
 @alike
-def test_bounded_semaphore_is_a_semaphore(world):
-    assert issubclass(world.threading.BoundedSemaphore, world.threading.Semaphore)
+def test_bounded_semaphore_is_a_semaphore(runtime):
+    assert issubclass(runtime.threading.BoundedSemaphore, runtime.threading.Semaphore)
 
 
 @alike
-def test_as_a_gate_between_two_threads(world):
+def test_as_a_gate_between_two_threads(runtime):
     """Two semaphores make two threads take turns."""
-    mine, yours = world.threading.Semaphore(1), world.threading.Semaphore(0)
+    mine, yours = runtime.threading.Semaphore(1), runtime.threading.Semaphore(0)
     log = []
 
     def player(name, my_turn, your_turn):
@@ -249,5 +249,5 @@ def test_as_a_gate_between_two_threads(world):
             log.append(name)
             your_turn.release()
 
-    world.join(world.spawn(player, "tick", mine, yours), world.spawn(player, "tock", yours, mine))
+    runtime.join(runtime.spawn(player, "tick", mine, yours), runtime.spawn(player, "tock", yours, mine))
     assert log == ["tick", "tock"] * 4

@@ -36,23 +36,23 @@ class Die(random.Random):
 
 
 @simulated_only
-def test_classes_derived_outside_work_inside(world):
+def test_classes_derived_outside_work_inside(runtime):
     started_s = time.monotonic()
     doublers = [Doubler(number) for number in range(3)]
     for doubler in doublers:
         doubler.start()
-    world.join(*doublers)
-    world.assert_elapsed(started_s, at_least=1)
+    runtime.join(*doublers)
+    runtime.assert_elapsed(started_s, at_least=1)
     assert [doubler.number for doubler in doublers] == [0, 2, 4]
 
     inbox = Inbox()
-    thread = world.spawn(inbox.put, 1)
+    thread = runtime.spawn(inbox.put, 1)
     assert inbox.get(timeout=5) == ("seen", 1)
-    world.join(thread)
+    runtime.join(thread)
 
     local = PerThread()
     local.value = 1
-    assert world.elsewhere(lambda: local.value) == 0
+    assert runtime.elsewhere(lambda: local.value) == 0
     assert Die(3).throw() == Die(3).throw()
 
 
@@ -102,7 +102,7 @@ def test_a_thread_that_never_ends_is_gone_after_the_run():
 
 
 @simulated_only
-def test_a_year_of_sleep_is_exact_and_costs_nothing(world):
+def test_a_year_of_sleep_is_exact_and_costs_nothing(runtime):
     started_s = time.monotonic()
     started_ns = time.monotonic_ns()
     for _ in range(365):
@@ -112,17 +112,17 @@ def test_a_year_of_sleep_is_exact_and_costs_nothing(world):
 
 
 @simulated_only
-def test_working_takes_no_virtual_time(world):
+def test_working_takes_no_virtual_time(runtime):
     started_ns = time.monotonic_ns()
     sum(range(10_000))
     with threading.Lock():
         queue.Queue().put(1)
-    world.join(*[world.spawn(lambda: None) for _ in range(20)])
+    runtime.join(*[runtime.spawn(lambda: None) for _ in range(20)])
     assert time.monotonic_ns() == started_ns
 
 
 @simulated_only
-def test_many_sleepers_wake_in_time_order(world):
+def test_many_sleepers_wake_in_time_order(runtime):
     woken_s = []
 
     def sleeper(seconds):
@@ -131,7 +131,7 @@ def test_many_sleepers_wake_in_time_order(world):
 
     started_s = time.monotonic()
     delays_s = [random.randint(1, 1000) / 512 for _ in range(300)]
-    world.join(*[world.spawn(sleeper, seconds) for seconds in delays_s])
+    runtime.join(*[runtime.spawn(sleeper, seconds) for seconds in delays_s])
     assert [slept_s for slept_s, _ in woken_s] == sorted(delays_s)
     assert all(at_s == slept_s for slept_s, at_s in woken_s)
 
@@ -141,7 +141,7 @@ def some_ms(below):
     return random.randrange(below) / 1000
 
 
-def count_up(world, lock, *, threads, times):
+def count_up(runtime, lock, *, threads, times):
     """Many threads add to one counter, each with a wait between reading and writing."""
     count = [0]
 
@@ -152,24 +152,24 @@ def count_up(world, lock, *, threads, times):
                 time.sleep(some_ms(3))
                 count[0] = seen + 1
 
-    world.join(*[world.spawn(adder) for _ in range(threads)])
+    runtime.join(*[runtime.spawn(adder) for _ in range(threads)])
     return count[0]
 
 
 @simulated_only
 @pytest.mark.parametrize("kind", ["Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore"])
-def test_mutual_exclusion(world, kind):
-    assert count_up(world, getattr(threading, kind)(), threads=40, times=10) == 400
+def test_mutual_exclusion(runtime, kind):
+    assert count_up(runtime, getattr(threading, kind)(), threads=40, times=10) == 400
 
 
 @simulated_only
-def test_without_mutual_exclusion_counts_are_lost(world):
+def test_without_mutual_exclusion_counts_are_lost(runtime):
     """The test above can fail: take the lock away and it does."""
-    assert count_up(world, threading.Semaphore(2), threads=40, times=10) < 400
+    assert count_up(runtime, threading.Semaphore(2), threads=40, times=10) < 400
 
 
 @simulated_only
-def test_mutual_exclusion_with_impatient_threads(world):
+def test_mutual_exclusion_with_impatient_threads(runtime):
     """Some give up waiting; nobody enters twice, no release is lost, and the lock ends free."""
     lock = threading.Lock()
     count, got, gave_up = [0], [0], [0]
@@ -185,7 +185,7 @@ def test_mutual_exclusion_with_impatient_threads(world):
             else:
                 gave_up[0] += 1
 
-    world.join(*[world.spawn(adder) for _ in range(30)])
+    runtime.join(*[runtime.spawn(adder) for _ in range(30)])
     assert count == got
     assert got[0] + gave_up[0] == 300
     assert got[0] > 0 and gave_up[0] > 0
@@ -194,7 +194,7 @@ def test_mutual_exclusion_with_impatient_threads(world):
 
 @simulated_only
 @pytest.mark.parametrize("maxsize", [0, 1, 3])
-def test_producers_and_consumers(world, maxsize):
+def test_producers_and_consumers(runtime, maxsize):
     q = queue.Queue(maxsize)
     got = []
 
@@ -209,7 +209,7 @@ def test_producers_and_consumers(world, maxsize):
             time.sleep(some_ms(5))
             q.task_done()
 
-    producers = [world.spawn(producer, name) for name in "abcd"]
+    producers = [runtime.spawn(producer, name) for name in "abcd"]
     consumers = [threading.Thread(target=consumer) for _ in range(3)]
     for thread in consumers:
         thread.start()
@@ -221,11 +221,11 @@ def test_producers_and_consumers(world, maxsize):
         assert [number for who, number in got if who == name] == list(range(20))
     for _ in consumers:
         q.put(None)
-    world.join(*consumers)
+    runtime.join(*consumers)
 
 
 @simulated_only
-def test_bounded_buffer_by_hand(world):
+def test_bounded_buffer_by_hand(runtime):
     """The textbook's buffer: one lock, two conditions."""
     mu = threading.Lock()
     not_empty, not_full = threading.Condition(mu), threading.Condition(mu)
@@ -250,14 +250,14 @@ def test_bounded_buffer_by_hand(world):
                 not_full.notify()
             time.sleep(some_ms(5))
 
-    threads = [world.spawn(producer, name) for name in "abc"] + [world.spawn(consumer) for _ in range(3)]
-    world.join(*threads)
+    threads = [runtime.spawn(producer, name) for name in "abc"] + [runtime.spawn(consumer) for _ in range(3)]
+    runtime.join(*threads)
     assert sorted(got) == [(name, number) for name in "abc" for number in range(20)]
     assert most == [2]
 
 
 @simulated_only
-def test_philosophers_who_sort_their_forks_all_eat(world):
+def test_philosophers_who_sort_their_forks_all_eat(runtime):
     forks = [threading.Lock() for _ in range(5)]
     meals = [0] * 5
 
@@ -268,7 +268,7 @@ def test_philosophers_who_sort_their_forks_all_eat(world):
                 meals[seat] += 1
                 time.sleep(some_ms(5))
 
-    world.join(*[world.spawn(philosopher, seat) for seat in range(5)])
+    runtime.join(*[runtime.spawn(philosopher, seat) for seat in range(5)])
     assert meals == [20] * 5
 
 
@@ -334,12 +334,12 @@ def test_a_simulation_leaves_the_randomness_outside_alone():
 # Either may win. Each entry gives: wait (with a timeout), wake, and whether a result leaves nothing lost.
 
 
-def race_event(world):
+def race_event(runtime):
     event = threading.Event()
     return event.wait, event.set, lambda woken: woken in (True, False) and event.is_set()
 
 
-def race_condition(world):
+def race_condition(runtime):
     cond = threading.Condition()
 
     def wait(timeout_s):
@@ -353,13 +353,13 @@ def race_condition(world):
     return wait, wake, lambda woken: woken in (True, False) and cond.acquire(blocking=False)
 
 
-def race_lock(world):
+def race_lock(runtime):
     lock = threading.Lock()
     lock.acquire()
     return lambda timeout_s: lock.acquire(timeout=timeout_s), lock.release, lambda got: lock.locked() is got
 
 
-def race_rlock(world):
+def race_rlock(runtime):
     """Its owner is a third thread, because only the owner can release it."""
     lock, owned, let_go = threading.RLock(), threading.Event(), threading.Event()
 
@@ -373,11 +373,11 @@ def race_rlock(world):
     return (
         lambda timeout_s: lock.acquire(timeout=timeout_s),
         let_go.set,
-        lambda got: world.free(lock) is not got,
+        lambda got: runtime.free(lock) is not got,
     )
 
 
-def race_semaphore(world):
+def race_semaphore(runtime):
     semaphore = threading.Semaphore(0)
     return (
         lambda timeout_s: semaphore.acquire(timeout=timeout_s),
@@ -386,7 +386,7 @@ def race_semaphore(world):
     )
 
 
-def race_get(world, kind="Queue"):
+def race_get(runtime, kind="Queue"):
     q = getattr(queue, kind)()
     return (
         lambda timeout_s: outcome(lambda: q.get(timeout=timeout_s)),
@@ -395,7 +395,7 @@ def race_get(world, kind="Queue"):
     )
 
 
-def race_put(world):
+def race_put(runtime):
     q = queue.Queue(1)
     q.put("first")
     return (
@@ -405,14 +405,14 @@ def race_put(world):
     )
 
 
-def race_join(world):
+def race_join(runtime):
     end = threading.Event()
     thread = threading.Thread(target=end.wait)
     thread.start()
     return thread.join, end.set, lambda _: end.is_set()
 
 
-def race_barrier(world):
+def race_barrier(runtime):
     barrier = threading.Barrier(2)
     return (
         lambda timeout_s: outcome(lambda: barrier.wait(timeout_s)),
@@ -431,7 +431,7 @@ def race_barrier(world):
         race_rlock,
         race_semaphore,
         race_get,
-        lambda world: race_get(world, "SimpleQueue"),
+        lambda runtime: race_get(runtime, "SimpleQueue"),
         race_put,
         race_join,
         race_barrier,
@@ -449,10 +449,10 @@ def race_barrier(world):
         "Barrier",
     ],
 )
-def test_timeout_and_wake_up_at_the_same_instant(world, race):
+def test_timeout_and_wake_up_at_the_same_instant(runtime, race):
     """Nothing is lost, and whoever was woken twice over does not wake from its next sleep too early."""
     for _ in range(20):
-        wait, wake, nothing_lost = race(world)
+        wait, wake, nothing_lost = race(runtime)
         verdicts = []
 
         def waiter(wait=wait, nothing_lost=nothing_lost, verdicts=verdicts):
@@ -461,24 +461,24 @@ def test_timeout_and_wake_up_at_the_same_instant(world, race):
             time.sleep(1)
             verdicts.append((time.monotonic() - started_s, bool(nothing_lost(result))))
 
-        thread = world.spawn(waiter)
+        thread = runtime.spawn(waiter)
         time.sleep(0.5)
         wake()
-        world.join(thread)
+        runtime.join(thread)
         assert verdicts == [(1.0, True)]
 
 
 @simulated_only
-def test_wake_ups_at_the_instant_of_the_timeouts(world):
+def test_wake_ups_at_the_instant_of_the_timeouts(runtime):
     """Five waiters whose time is up, five units for them, all at once: taken and left over must make five."""
     semaphore, got = threading.Semaphore(0), []
-    waiters = [world.spawn(lambda: got.append(semaphore.acquire(timeout=0.5))) for _ in range(5)]
+    waiters = [runtime.spawn(lambda: got.append(semaphore.acquire(timeout=0.5))) for _ in range(5)]
 
     def release_later():
         time.sleep(0.5)
         semaphore.release()
 
-    world.join(*waiters, *[world.spawn(release_later) for _ in range(5)])
+    runtime.join(*waiters, *[runtime.spawn(release_later) for _ in range(5)])
     left = 0
     while semaphore.acquire(blocking=False):
         left += 1

@@ -1,4 +1,4 @@
-"""Subclasses of the drop-ins, and what counts as an instance of them, in every world."""
+"""Subclasses of the drop-ins, and what counts as an instance of them, in every runtime."""
 
 import abc
 import copy
@@ -10,33 +10,33 @@ from labsim import Simulation, queue, threading, time
 from unit.labsim.alike import PATIENCE_S, TICK_S, alike, simulated_only
 
 MAKERS = {
-    "Lock": lambda world: world.threading.Lock(),
-    "RLock": lambda world: world.threading.RLock(),
-    "Condition": lambda world: world.threading.Condition(),
-    "Event": lambda world: world.threading.Event(),
-    "Semaphore": lambda world: world.threading.Semaphore(),
-    "BoundedSemaphore": lambda world: world.threading.BoundedSemaphore(),
-    "Barrier": lambda world: world.threading.Barrier(2),
-    "Thread": lambda world: world.threading.Thread(),
-    "Timer": lambda world: world.threading.Timer(1, print),
-    "local": lambda world: world.threading.local(),
-    "Queue": lambda world: world.queue.Queue(),
-    "LifoQueue": lambda world: world.queue.LifoQueue(),
-    "PriorityQueue": lambda world: world.queue.PriorityQueue(),
-    "SimpleQueue": lambda world: world.queue.SimpleQueue(),
+    "Lock": lambda runtime: runtime.threading.Lock(),
+    "RLock": lambda runtime: runtime.threading.RLock(),
+    "Condition": lambda runtime: runtime.threading.Condition(),
+    "Event": lambda runtime: runtime.threading.Event(),
+    "Semaphore": lambda runtime: runtime.threading.Semaphore(),
+    "BoundedSemaphore": lambda runtime: runtime.threading.BoundedSemaphore(),
+    "Barrier": lambda runtime: runtime.threading.Barrier(2),
+    "Thread": lambda runtime: runtime.threading.Thread(),
+    "Timer": lambda runtime: runtime.threading.Timer(1, print),
+    "local": lambda runtime: runtime.threading.local(),
+    "Queue": lambda runtime: runtime.queue.Queue(),
+    "LifoQueue": lambda runtime: runtime.queue.LifoQueue(),
+    "PriorityQueue": lambda runtime: runtime.queue.PriorityQueue(),
+    "SimpleQueue": lambda runtime: runtime.queue.SimpleQueue(),
 }
 every_class = pytest.mark.parametrize("name", MAKERS)
 
 
-def class_of(world, name):
-    return getattr(world.queue if "Queue" in name else world.threading, name)
+def class_of(runtime, name):
+    return getattr(runtime.queue if "Queue" in name else runtime.threading, name)
 
 
 @alike
 @pytest.mark.parametrize("name", [name for name in MAKERS if "Lock" not in name])
-def test_is_an_instance_of_its_class_and_of_no_other(world, name):
-    made = MAKERS[name](world)
-    assert isinstance(made, class_of(world, name))
+def test_is_an_instance_of_its_class_and_of_no_other(runtime, name):
+    made = MAKERS[name](runtime)
+    assert isinstance(made, class_of(runtime, name))
     relatives = {
         "BoundedSemaphore": {"Semaphore"},
         "Timer": {"Thread"},
@@ -45,7 +45,7 @@ def test_is_an_instance_of_its_class_and_of_no_other(world, name):
     }
     for other in MAKERS:
         if other != name and "Lock" not in other:  # the standard Lock and RLock are functions
-            assert isinstance(made, class_of(world, other)) is (other in relatives.get(name, ())), other
+            assert isinstance(made, class_of(runtime, other)) is (other in relatives.get(name, ())), other
 
 
 def test_locks_are_instances_of_their_classes_too():
@@ -60,14 +60,14 @@ def test_locks_are_instances_of_their_classes_too():
 
 @alike
 @every_class
-def test_deepcopy_is_refused(world, name):
+def test_deepcopy_is_refused(runtime, name):
     with pytest.raises(TypeError):
-        copy.deepcopy(MAKERS[name](world))
+        copy.deepcopy(MAKERS[name](runtime))
 
 
 @alike
-def test_queue_with_its_own_arguments(world):
-    class Inbox(world.queue.Queue):
+def test_queue_with_its_own_arguments(runtime):
+    class Inbox(runtime.queue.Queue):
         def __init__(self, owner, *, size):
             super().__init__(size)
             self.owner = owner
@@ -78,21 +78,21 @@ def test_queue_with_its_own_arguments(world):
     inbox = Inbox("me", size=1)
     inbox.put(1)
     assert inbox.full()
-    thread = world.spawn(inbox.put, 2)
+    thread = runtime.spawn(inbox.put, 2)
     assert [inbox.get(timeout=PATIENCE_S) for _ in range(2)] == [("me", 1), ("me", 2)]
-    world.join(thread)
-    assert isinstance(inbox, Inbox) and isinstance(inbox, world.queue.Queue)
+    runtime.join(thread)
+    assert isinstance(inbox, Inbox) and isinstance(inbox, runtime.queue.Queue)
 
 
 @alike
-def test_subclass_of_a_subclass_with_a_mixin(world):
+def test_subclass_of_a_subclass_with_a_mixin(runtime):
     class Named:
         name = "nobody"
 
         def greet(self):
             return f"I am {self.name}"
 
-    class Base(Named, world.queue.PriorityQueue):
+    class Base(Named, runtime.queue.PriorityQueue):
         def _put(self, item):
             super()._put(-item)
 
@@ -107,12 +107,12 @@ def test_subclass_of_a_subclass_with_a_mixin(world):
         q.put(item)
     assert [q.get() for _ in range(3)] == [3, 2, 1]
     assert q.greet() == "I am derived"
-    assert isinstance(q, Base) and isinstance(q, Named) and isinstance(q, world.queue.PriorityQueue)
+    assert isinstance(q, Base) and isinstance(q, Named) and isinstance(q, runtime.queue.PriorityQueue)
 
 
 @alike
-def test_simple_queue_subclass(world):
-    class Doubling(world.queue.SimpleQueue):
+def test_simple_queue_subclass(runtime):
+    class Doubling(runtime.queue.SimpleQueue):
         def __init__(self, factor):
             super().__init__()
             self.factor = factor
@@ -121,14 +121,14 @@ def test_simple_queue_subclass(world):
             super().put(self.factor * item)
 
     q = Doubling(2)
-    thread = world.spawn(q.put, 4)
+    thread = runtime.spawn(q.put, 4)
     assert q.get(timeout=PATIENCE_S) == 8
-    world.join(thread)
+    runtime.join(thread)
 
 
 @alike
-def test_condition_subclass(world):
-    class Counting(world.threading.Condition):
+def test_condition_subclass(runtime):
+    class Counting(runtime.threading.Condition):
         def __init__(self, lock=None, *, label):
             super().__init__(lock)
             self.label, self.waits = label, 0
@@ -137,7 +137,7 @@ def test_condition_subclass(world):
             self.waits += 1
             return super().wait(timeout)
 
-    cond, state = Counting(world.threading.Lock(), label="state"), []
+    cond, state = Counting(runtime.threading.Lock(), label="state"), []
 
     def change():
         with cond:
@@ -145,9 +145,9 @@ def test_condition_subclass(world):
             cond.notify_all()
 
     with cond:
-        thread = world.spawn(change)
+        thread = runtime.spawn(change)
         assert cond.wait_for(lambda: state, PATIENCE_S) == [1]
-    world.join(thread)
+    runtime.join(thread)
     assert (cond.label, cond.waits) == ("state", 1)
     with cond:
         assert cond.wait(0.001) is False
@@ -155,8 +155,8 @@ def test_condition_subclass(world):
 
 @alike
 @pytest.mark.parametrize("kind", ["Semaphore", "BoundedSemaphore"])
-def test_semaphore_subclass(world, kind):
-    class Pool(getattr(world.threading, kind)):
+def test_semaphore_subclass(runtime, kind):
+    class Pool(getattr(runtime.threading, kind)):
         def __init__(self):
             super().__init__(2)
             self.released = 0
@@ -174,10 +174,10 @@ def test_semaphore_subclass(world, kind):
 
 @alike
 @pytest.mark.parametrize("kind", ["threading.Thread", "threading.Event", "queue.Queue"])
-def test_may_be_combined_with_an_abstract_base_class(world, kind):
+def test_may_be_combined_with_an_abstract_base_class(runtime, kind):
     module, name = kind.split(".")
 
-    class Abstract(getattr(getattr(world, module), name), abc.ABC):
+    class Abstract(getattr(getattr(runtime, module), name), abc.ABC):
         @abc.abstractmethod
         def act(self):
             """Whatever."""
@@ -192,10 +192,10 @@ def test_may_be_combined_with_an_abstract_base_class(world, kind):
 
 
 @alike
-def test_init_subclass_is_called_once_with_its_keywords(world):
+def test_init_subclass_is_called_once_with_its_keywords(runtime):
     heard = []
 
-    class Base(world.threading.Event):
+    class Base(runtime.threading.Event):
         def __init_subclass__(cls, *, topic, **rest):
             super().__init_subclass__(**rest)
             heard.append((cls.__name__, topic))
@@ -210,8 +210,8 @@ def test_init_subclass_is_called_once_with_its_keywords(world):
 
 
 @alike
-def test_local_subclass_with_a_property(world):
-    class Mine(world.threading.local):
+def test_local_subclass_with_a_property(runtime):
+    class Mine(runtime.threading.local):
         @property
         def double(self):
             return 2 * self.value
@@ -228,13 +228,13 @@ def test_local_subclass_with_a_property(world):
         local.value = 1
         return local.double
 
-    assert world.elsewhere(target) == 2
+    assert runtime.elsewhere(target) == 2
     assert local.double == 8
 
 
 @alike
-def test_local_dict_cannot_be_replaced(world):
-    local = world.threading.local()
+def test_local_dict_cannot_be_replaced(runtime):
+    local = runtime.threading.local()
     with pytest.raises(AttributeError):
         local.__dict__ = {}
     with pytest.raises(AttributeError):
@@ -242,7 +242,7 @@ def test_local_dict_cannot_be_replaced(world):
 
 
 @simulated_only
-def test_local_lets_go_of_what_dead_threads_left(world):
+def test_local_lets_go_of_what_dead_threads_left(runtime):
     alive = [0]
 
     class Counted:
@@ -258,14 +258,14 @@ def test_local_lets_go_of_what_dead_threads_left(world):
         local.value = Counted()
 
     for _ in range(50):
-        world.join(world.spawn(target))
+        runtime.join(runtime.spawn(target))
     assert alive[0] <= 1
 
 
 @alike
-def test_simple_queue_is_no_queue(world):
-    q = world.queue.SimpleQueue()
-    assert not isinstance(q, world.queue.Queue)
+def test_simple_queue_is_no_queue(runtime):
+    q = runtime.queue.SimpleQueue()
+    assert not isinstance(q, runtime.queue.Queue)
     for name in ("task_done", "join", "full", "maxsize", "mutex"):
         assert not hasattr(q, name), name
 
@@ -274,21 +274,21 @@ def test_simple_queue_is_no_queue(world):
 @pytest.mark.parametrize(
     "wait",
     [
-        lambda world, s: world.threading.Event().wait(s),
-        lambda world, s: world.threading.Lock().acquire(timeout=s),
-        lambda world, s: world.threading.RLock().acquire(timeout=s),
-        lambda world, s: world.queue.SimpleQueue().get(timeout=s),
+        lambda runtime, s: runtime.threading.Event().wait(s),
+        lambda runtime, s: runtime.threading.Lock().acquire(timeout=s),
+        lambda runtime, s: runtime.threading.RLock().acquire(timeout=s),
+        lambda runtime, s: runtime.queue.SimpleQueue().get(timeout=s),
     ],
     ids=["Event", "Lock", "RLock", "SimpleQueue"],
 )
-def test_a_timeout_is_a_float_or_an_integer(world, wait):
+def test_a_timeout_is_a_float_or_an_integer(runtime, wait):
     with pytest.raises(TypeError):
-        wait(world, fractions.Fraction(1, 1000))
+        wait(runtime, fractions.Fraction(1, 1000))
 
 
 @alike
-def test_who_holds_the_mutex_has_the_queue(world):
-    q = world.queue.Queue()
+def test_who_holds_the_mutex_has_the_queue(runtime):
+    q = runtime.queue.Queue()
     done = []
 
     def use():
@@ -296,28 +296,28 @@ def test_who_holds_the_mutex_has_the_queue(world):
         done.append(q.get())
 
     with q.mutex:
-        thread = world.spawn(use)
-        world.time.sleep(TICK_S)
+        thread = runtime.spawn(use)
+        runtime.time.sleep(TICK_S)
         assert done == []
-    world.join(thread)
+    runtime.join(thread)
     assert done == [1]
 
 
 @simulated_only
-def test_mutex_also_blocks_tasks_that_waited_before_it_was_made(world):
+def test_mutex_also_blocks_tasks_that_waited_before_it_was_made(runtime):
     q, got_s = queue.Queue(1), []
 
     def get_one():
         q.get()
         got_s.append(time.monotonic())
 
-    thread = world.spawn(get_one)
+    thread = runtime.spawn(get_one)
     time.sleep(1)
     q.put(1)  # it is woken, and has not run yet
     with q.mutex:
         time.sleep(1)
         assert got_s == []
-    world.join(thread)
+    runtime.join(thread)
     assert got_s == [2.0]
 
 
@@ -353,21 +353,21 @@ def test_end_of_a_run_is_no_error_in_condition_waiters():
 
 
 @alike
-def test_an_empty_name_is_no_name(world):
-    assert world.threading.Thread(name="").name.startswith("Thread-")
+def test_an_empty_name_is_no_name(runtime):
+    assert runtime.threading.Thread(name="").name.startswith("Thread-")
 
 
 @alike
-def test_time_functions_take_no_keywords(world):
-    for call in (world.time.sleep, world.time.localtime, world.time.gmtime, world.time.ctime):
+def test_time_functions_take_no_keywords(runtime):
+    for call in (runtime.time.sleep, runtime.time.localtime, runtime.time.gmtime, runtime.time.ctime):
         with pytest.raises(TypeError):
             call(secs=0)
 
 
 @alike
-def test_thread_time_is_a_clock(world):
-    assert 0 <= world.time.thread_time() <= world.time.thread_time()
-    assert type(world.time.thread_time_ns()) is int
+def test_thread_time_is_a_clock(runtime):
+    assert 0 <= runtime.time.thread_time() <= runtime.time.thread_time()
+    assert type(runtime.time.thread_time_ns()) is int
 
 
 def test_condition_refuses_a_lock_of_another_simulation():

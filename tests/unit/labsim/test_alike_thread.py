@@ -1,4 +1,4 @@
-"""Thread and the functions around it, in every world."""
+"""Thread and the functions around it, in every runtime."""
 
 import contextvars
 import functools
@@ -12,66 +12,66 @@ from unit.labsim.alike import PATIENCE_S, TICK_S, alike
 
 
 @alike
-def test_target_gets_args_and_kwargs(world):
+def test_target_gets_args_and_kwargs(runtime):
     got = []
 
     def target(*args, **kwargs):
         got.append((args, kwargs))
 
-    thread = world.threading.Thread(target=target, args=(1, "two"), kwargs={"three": 3})
+    thread = runtime.threading.Thread(target=target, args=(1, "two"), kwargs={"three": 3})
     thread.start()
-    world.join(thread)
+    runtime.join(thread)
     assert got == [((1, "two"), {"three": 3})]
 
 
 @alike
-def test_args_may_be_a_list(world):
+def test_args_may_be_a_list(runtime):
     got = []
-    thread = world.threading.Thread(target=lambda *args: got.extend(args), args=[1, 2])
+    thread = runtime.threading.Thread(target=lambda *args: got.extend(args), args=[1, 2])
     thread.start()
-    world.join(thread)
+    runtime.join(thread)
     assert got == [1, 2]
 
 
 @alike
-def test_parameters_stand_in_the_standard_order(world):
+def test_parameters_stand_in_the_standard_order(runtime):
     got = []
-    thread = world.threading.Thread(None, lambda *a, **k: got.append((a, k)), "by position", (1,), {"x": 2})
+    thread = runtime.threading.Thread(None, lambda *a, **k: got.append((a, k)), "by position", (1,), {"x": 2})
     assert thread.name == "by position"
     thread.start()
-    world.join(thread)
+    runtime.join(thread)
     assert got == [((1,), {"x": 2})]
 
 
 @alike
-def test_daemon_is_keyword_only(world):
+def test_daemon_is_keyword_only(runtime):
     with pytest.raises(TypeError):
-        world.threading.Thread(None, None, None, (), None, True)
+        runtime.threading.Thread(None, None, None, (), None, True)
 
 
 @alike
-def test_a_group_is_refused(world):
+def test_a_group_is_refused(runtime):
     with pytest.raises(AssertionError):
-        world.threading.Thread(group="workers")
+        runtime.threading.Thread(group="workers")
 
 
 @alike
-def test_without_target_a_thread_starts_and_ends(world):
-    thread = world.threading.Thread()
+def test_without_target_a_thread_starts_and_ends(runtime):
+    thread = runtime.threading.Thread()
     thread.start()
-    world.join(thread)
+    runtime.join(thread)
     assert thread.ident is not None
 
 
 @alike
-def test_life_of_a_thread(world):
-    started, let_go = world.threading.Event(), world.threading.Event()
+def test_life_of_a_thread(runtime):
+    started, let_go = runtime.threading.Event(), runtime.threading.Event()
 
     def target():
         started.set()
         let_go.wait(PATIENCE_S)
 
-    thread = world.threading.Thread(target=target, name="lived")
+    thread = runtime.threading.Thread(target=target, name="lived")
     assert not thread.is_alive()
     assert thread.ident is None
     assert "lived" in repr(thread) and "initial" in repr(thread)
@@ -91,19 +91,19 @@ def test_life_of_a_thread(world):
 
 
 @alike
-def test_is_alive_and_has_ident_as_soon_as_start_returns(world):
-    let_go = world.threading.Event()
-    thread = world.threading.Thread(target=let_go.wait, args=(PATIENCE_S,))
+def test_is_alive_and_has_ident_as_soon_as_start_returns(runtime):
+    let_go = runtime.threading.Event()
+    thread = runtime.threading.Thread(target=let_go.wait, args=(PATIENCE_S,))
     thread.start()
     assert thread.is_alive()
     assert isinstance(thread.ident, int)
     let_go.set()
-    world.join(thread)
+    runtime.join(thread)
 
 
 @alike
-def test_repr_shows_class_and_daemon(world):
-    class Worker(world.threading.Thread):
+def test_repr_shows_class_and_daemon(runtime):
+    class Worker(runtime.threading.Thread):
         pass
 
     assert "Worker" in repr(Worker(name="w"))
@@ -112,49 +112,49 @@ def test_repr_shows_class_and_daemon(world):
 
 
 @alike
-def test_start_twice_is_refused(world):
-    let_go = world.threading.Event()
-    thread = world.threading.Thread(target=let_go.wait, args=(PATIENCE_S,))
+def test_start_twice_is_refused(runtime):
+    let_go = runtime.threading.Event()
+    thread = runtime.threading.Thread(target=let_go.wait, args=(PATIENCE_S,))
     thread.start()
     with pytest.raises(RuntimeError):
         thread.start()
     let_go.set()
-    world.join(thread)
+    runtime.join(thread)
     with pytest.raises(RuntimeError):
         thread.start()
 
 
 @alike
-def test_join_before_start_is_refused(world):
+def test_join_before_start_is_refused(runtime):
     with pytest.raises(RuntimeError):
-        world.threading.Thread().join()
+        runtime.threading.Thread().join()
 
 
 @alike
-def test_join_of_oneself_is_refused(world):
-    refused = world.elsewhere(lambda: world.threading.current_thread().join())
+def test_join_of_oneself_is_refused(runtime):
+    refused = runtime.elsewhere(lambda: runtime.threading.current_thread().join())
     assert isinstance(refused, RuntimeError)
 
 
 @alike
-def test_join_waits_for_the_end(world):
+def test_join_waits_for_the_end(runtime):
     log = []
 
     def target():
-        world.time.sleep(TICK_S)
+        runtime.time.sleep(TICK_S)
         log.append("end of thread")
 
-    started_s = world.time.monotonic()
-    thread = world.spawn(target)
+    started_s = runtime.time.monotonic()
+    thread = runtime.spawn(target)
     thread.join()
     log.append("joined")
-    world.assert_elapsed(started_s, at_least=TICK_S)
+    runtime.assert_elapsed(started_s, at_least=TICK_S)
     assert log == ["end of thread", "joined"]
 
 
 @alike
-def test_join_may_be_repeated(world):
-    thread = world.spawn(lambda: None)
+def test_join_may_be_repeated(runtime):
+    thread = runtime.spawn(lambda: None)
     thread.join()
     thread.join()
     thread.join(timeout=TICK_S)
@@ -162,69 +162,69 @@ def test_join_may_be_repeated(world):
 
 
 @alike
-def test_several_threads_may_join_one(world):
-    let_go = world.threading.Event()
-    awaited = world.spawn(let_go.wait, PATIENCE_S)
+def test_several_threads_may_join_one(runtime):
+    let_go = runtime.threading.Event()
+    awaited = runtime.spawn(let_go.wait, PATIENCE_S)
     seen = []
 
     def joiner():
         awaited.join()
         seen.append(awaited.is_alive())
 
-    joiners = [world.spawn(joiner) for _ in range(3)]
+    joiners = [runtime.spawn(joiner) for _ in range(3)]
     let_go.set()
-    world.join(*joiners)
+    runtime.join(*joiners)
     assert seen == [False] * 3
 
 
 @alike
-def test_join_gives_up_after_its_timeout(world):
-    let_go = world.threading.Event()
-    thread = world.spawn(let_go.wait, PATIENCE_S)
-    started_s = world.time.monotonic()
+def test_join_gives_up_after_its_timeout(runtime):
+    let_go = runtime.threading.Event()
+    thread = runtime.spawn(let_go.wait, PATIENCE_S)
+    started_s = runtime.time.monotonic()
     assert thread.join(timeout=TICK_S) is None
-    world.assert_elapsed(started_s, at_least=TICK_S)
+    runtime.assert_elapsed(started_s, at_least=TICK_S)
     assert thread.is_alive()
     let_go.set()
-    world.join(thread)
+    runtime.join(thread)
 
 
 @alike
 @pytest.mark.parametrize("timeout_s", [0, 0.0, -1, -0.5])
-def test_join_without_time_left_returns_at_once(world, timeout_s):
-    let_go = world.threading.Event()
-    thread = world.spawn(let_go.wait, PATIENCE_S)
-    started_s = world.time.monotonic()
+def test_join_without_time_left_returns_at_once(runtime, timeout_s):
+    let_go = runtime.threading.Event()
+    thread = runtime.spawn(let_go.wait, PATIENCE_S)
+    started_s = runtime.time.monotonic()
     thread.join(timeout_s)
-    world.assert_elapsed(started_s, at_least=0)
+    runtime.assert_elapsed(started_s, at_least=0)
     assert thread.is_alive()
     let_go.set()
-    world.join(thread)
+    runtime.join(thread)
 
 
 @alike
-def test_join_returns_before_its_timeout_when_the_thread_ends(world):
-    started_s = world.time.monotonic()
-    thread = world.spawn(world.time.sleep, TICK_S)
+def test_join_returns_before_its_timeout_when_the_thread_ends(runtime):
+    started_s = runtime.time.monotonic()
+    thread = runtime.spawn(runtime.time.sleep, TICK_S)
     thread.join(PATIENCE_S)
-    world.assert_elapsed(started_s, at_least=TICK_S)
+    runtime.assert_elapsed(started_s, at_least=TICK_S)
     assert not thread.is_alive()
 
 
 @alike
-def test_join_refuses_a_timeout_that_is_no_number(world):
-    let_go = world.threading.Event()
-    thread = world.spawn(let_go.wait, PATIENCE_S)
+def test_join_refuses_a_timeout_that_is_no_number(runtime):
+    let_go = runtime.threading.Event()
+    thread = runtime.spawn(let_go.wait, PATIENCE_S)
     with pytest.raises(TypeError):
         thread.join("1")
     assert thread.is_alive()
     let_go.set()
-    world.join(thread)
+    runtime.join(thread)
 
 
 @alike
-def test_subclass_overriding_run(world):
-    class Adder(world.threading.Thread):
+def test_subclass_overriding_run(runtime):
+    class Adder(runtime.threading.Thread):
         def __init__(self, a, b):
             super().__init__(name="adder", daemon=True)
             self.a, self.b = a, b
@@ -236,15 +236,15 @@ def test_subclass_overriding_run(world):
     thread = Adder(2, 3)
     assert thread.daemon and thread.name == "adder"
     thread.start()
-    world.join(thread)
+    runtime.join(thread)
     assert thread.total == 5
 
 
 @alike
-def test_subclass_may_call_the_standard_run(world):
+def test_subclass_may_call_the_standard_run(runtime):
     log = []
 
-    class Wrapped(world.threading.Thread):
+    class Wrapped(runtime.threading.Thread):
         def run(self):
             log.append("before")
             super().run()
@@ -252,22 +252,22 @@ def test_subclass_may_call_the_standard_run(world):
 
     thread = Wrapped(target=log.append, args=("target",))
     thread.start()
-    world.join(thread)
+    runtime.join(thread)
     assert log == ["before", "target", "after"]
 
 
 @alike
-def test_run_called_directly_runs_in_the_caller(world):
+def test_run_called_directly_runs_in_the_caller(runtime):
     seen = []
-    thread = world.threading.Thread(target=lambda: seen.append(world.threading.current_thread()))
+    thread = runtime.threading.Thread(target=lambda: seen.append(runtime.threading.current_thread()))
     thread.run()
-    assert seen == [world.threading.current_thread()]
+    assert seen == [runtime.threading.current_thread()]
     assert thread.ident is None
 
 
 @alike
-def test_subclass_that_forgets_super_init_is_refused(world):
-    class Forgetful(world.threading.Thread):
+def test_subclass_that_forgets_super_init_is_refused(runtime):
+    class Forgetful(runtime.threading.Thread):
         def __init__(self):
             pass
 
@@ -276,163 +276,165 @@ def test_subclass_that_forgets_super_init_is_refused(world):
 
 
 @alike
-def test_default_name_has_number_and_target(world):
+def test_default_name_has_number_and_target(runtime):
     def chase():
         pass
 
-    first = world.threading.Thread(target=chase).name
-    second = world.threading.Thread(target=chase).name
+    first = runtime.threading.Thread(target=chase).name
+    second = runtime.threading.Thread(target=chase).name
     numbers = [re.fullmatch(r"Thread-(\d+) \(chase\)", name) for name in (first, second)]
     assert all(numbers), (first, second)
     assert int(numbers[1][1]) == int(numbers[0][1]) + 1
 
 
 @alike
-def test_default_name_without_a_target_name_is_the_number(world):
-    class Worker(world.threading.Thread):
+def test_default_name_without_a_target_name_is_the_number(runtime):
+    class Worker(runtime.threading.Thread):
         pass
 
-    for thread in (world.threading.Thread(), Worker(), world.threading.Thread(target=functools.partial(int))):
+    for thread in (runtime.threading.Thread(), Worker(), runtime.threading.Thread(target=functools.partial(int))):
         assert re.fullmatch(r"Thread-\d+", thread.name), thread.name
 
 
 @alike
-def test_name_may_be_changed_and_is_always_a_string(world):
-    let_go = world.threading.Event()
-    thread = world.threading.Thread(target=let_go.wait, args=(PATIENCE_S,), name=5)
+def test_name_may_be_changed_and_is_always_a_string(runtime):
+    let_go = runtime.threading.Event()
+    thread = runtime.threading.Thread(target=let_go.wait, args=(PATIENCE_S,), name=5)
     assert thread.name == "5"
     thread.start()
     thread.name = "renamed"
     assert thread.name == "renamed"
     assert "renamed" in repr(thread)
     let_go.set()
-    world.join(thread)
+    runtime.join(thread)
 
 
 @alike
-def test_daemon_flag(world):
-    thread = world.threading.Thread()
+def test_daemon_flag(runtime):
+    thread = runtime.threading.Thread()
     assert thread.daemon is False
     thread.daemon = True
     assert thread.daemon is True
     thread.start()
-    world.join(thread)
+    runtime.join(thread)
 
 
 @alike
-def test_daemon_cannot_change_while_running(world):
-    let_go = world.threading.Event()
-    thread = world.spawn(let_go.wait, PATIENCE_S)
+def test_daemon_cannot_change_while_running(runtime):
+    let_go = runtime.threading.Event()
+    thread = runtime.spawn(let_go.wait, PATIENCE_S)
     with pytest.raises(RuntimeError):
         thread.daemon = False
     assert thread.daemon is True
     let_go.set()
-    world.join(thread)
+    runtime.join(thread)
 
 
 @alike
-def test_daemon_is_inherited_from_the_creating_thread(world):
+def test_daemon_is_inherited_from_the_creating_thread(runtime):
     inherited = {}
 
     def make_child(name):
-        inherited[name] = world.threading.Thread().daemon
+        inherited[name] = runtime.threading.Thread().daemon
 
     for daemon in (True, False):
-        thread = world.threading.Thread(target=make_child, args=(daemon,), daemon=daemon)
+        thread = runtime.threading.Thread(target=make_child, args=(daemon,), daemon=daemon)
         thread.start()
-        world.join(thread)
+        runtime.join(thread)
     assert inherited == {True: True, False: False}
 
 
 @alike
-def test_current_thread_and_ident_inside_a_thread(world):
+def test_current_thread_and_ident_inside_a_thread(runtime):
     seen = []
 
     def target():
-        seen.append((world.threading.current_thread(), world.threading.get_ident()))
+        seen.append((runtime.threading.current_thread(), runtime.threading.get_ident()))
 
-    thread = world.spawn(target)
-    world.join(thread)
+    thread = runtime.spawn(target)
+    runtime.join(thread)
     assert seen == [(thread, thread.ident)]
 
 
 @alike
-def test_live_threads_have_different_idents(world):
-    barrier = world.threading.Barrier(5)
+def test_live_threads_have_different_idents(runtime):
+    barrier = runtime.threading.Barrier(5)
     idents = []
 
     def target():
-        idents.append(world.threading.get_ident())
+        idents.append(runtime.threading.get_ident())
         barrier.wait(PATIENCE_S)
 
-    threads = [world.spawn(target) for _ in range(4)]
-    idents.append(world.threading.get_ident())
+    threads = [runtime.spawn(target) for _ in range(4)]
+    idents.append(runtime.threading.get_ident())
     barrier.wait(PATIENCE_S)
-    world.join(*threads)
+    runtime.join(*threads)
     assert len(set(idents)) == 5
 
 
 @alike
-def test_current_thread_stays_the_same_over_waits(world):
+def test_current_thread_stays_the_same_over_waits(runtime):
     stable = []
 
     def target():
-        me, ident = world.threading.current_thread(), world.threading.get_ident()
+        me, ident = runtime.threading.current_thread(), runtime.threading.get_ident()
         for _ in range(3):
-            world.time.sleep(0.001)
-            stable.append(world.threading.current_thread() is me and world.threading.get_ident() == ident == me.ident)
+            runtime.time.sleep(0.001)
+            stable.append(
+                runtime.threading.current_thread() is me and runtime.threading.get_ident() == ident == me.ident
+            )
 
-    world.join(*[world.spawn(target) for _ in range(3)])
+    runtime.join(*[runtime.spawn(target) for _ in range(3)])
     assert stable == [True] * 9
 
 
 @alike
-def test_the_first_thread_is_the_main_thread(world):
-    main = world.threading.main_thread()
-    assert world.threading.current_thread() is main
-    assert main.ident == world.threading.get_ident()
+def test_the_first_thread_is_the_main_thread(runtime):
+    main = runtime.threading.main_thread()
+    assert runtime.threading.current_thread() is main
+    assert main.ident == runtime.threading.get_ident()
     assert main.is_alive()
     assert main.daemon is False
-    assert main in world.threading.enumerate()
-    assert world.elsewhere(world.threading.main_thread) is main
-    assert world.elsewhere(world.threading.current_thread) is not main
+    assert main in runtime.threading.enumerate()
+    assert runtime.elsewhere(runtime.threading.main_thread) is main
+    assert runtime.elsewhere(runtime.threading.current_thread) is not main
 
 
 @alike
-def test_the_main_thread_has_its_standard_name(world):
-    assert world.threading.current_thread().name == "MainThread"
+def test_the_main_thread_has_its_standard_name(runtime):
+    assert runtime.threading.current_thread().name == "MainThread"
 
 
 @alike
-def test_current_thread_is_a_thread_everywhere(world):
-    assert isinstance(world.threading.current_thread(), world.threading.Thread)
-    assert isinstance(world.elsewhere(world.threading.current_thread), world.threading.Thread)
+def test_current_thread_is_a_thread_everywhere(runtime):
+    assert isinstance(runtime.threading.current_thread(), runtime.threading.Thread)
+    assert isinstance(runtime.elsewhere(runtime.threading.current_thread), runtime.threading.Thread)
 
 
 @alike
-def test_enumerate_and_active_count(world):
-    let_go = world.threading.Event()
-    before = world.threading.enumerate()
+def test_enumerate_and_active_count(runtime):
+    let_go = runtime.threading.Event()
+    before = runtime.threading.enumerate()
     assert isinstance(before, list)
-    assert world.threading.active_count() == len(before)
-    unstarted = world.threading.Thread()
-    threads = [world.spawn(let_go.wait, PATIENCE_S) for _ in range(3)]
-    assert set(world.threading.enumerate()) == {*before, *threads}
-    assert unstarted not in world.threading.enumerate()
-    assert world.threading.active_count() == len(before) + 3
+    assert runtime.threading.active_count() == len(before)
+    unstarted = runtime.threading.Thread()
+    threads = [runtime.spawn(let_go.wait, PATIENCE_S) for _ in range(3)]
+    assert set(runtime.threading.enumerate()) == {*before, *threads}
+    assert unstarted not in runtime.threading.enumerate()
+    assert runtime.threading.active_count() == len(before) + 3
     let_go.set()
-    world.join(*threads)
-    assert set(world.threading.enumerate()) == set(before)
-    assert world.threading.active_count() == len(before)
+    runtime.join(*threads)
+    assert set(runtime.threading.enumerate()) == set(before)
+    assert runtime.threading.active_count() == len(before)
 
 
 @alike
-def test_a_thread_sees_itself_in_enumerate(world):
-    assert world.elsewhere(lambda: world.threading.current_thread() in world.threading.enumerate()) is True
+def test_a_thread_sees_itself_in_enumerate(runtime):
+    assert runtime.elsewhere(lambda: runtime.threading.current_thread() in runtime.threading.enumerate()) is True
 
 
 @alike
-def test_system_exit_ends_only_its_own_thread(world, monkeypatch):
+def test_system_exit_ends_only_its_own_thread(runtime, monkeypatch):
     # pytest's own hook would report even the one exception that the standard hook passes over.
     monkeypatch.setattr(standard_threading, "excepthook", standard_threading.__excepthook__)
     log = []
@@ -441,28 +443,28 @@ def test_system_exit_ends_only_its_own_thread(world, monkeypatch):
         log.append("before")
         raise SystemExit
 
-    thread = world.spawn(target)
-    world.join(thread)
+    thread = runtime.spawn(target)
+    runtime.join(thread)
     assert log == ["before"]
 
 
 @alike
-def test_threads_may_start_threads(world):
+def test_threads_may_start_threads(runtime):
     depths = []
 
     def descend(depth):
         depths.append(depth)
         if depth < 5:
-            world.join(world.spawn(descend, depth + 1))
+            runtime.join(runtime.spawn(descend, depth + 1))
 
-    world.join(world.spawn(descend, 0))
+    runtime.join(runtime.spawn(descend, 0))
     assert depths == [0, 1, 2, 3, 4, 5]
 
 
 @alike
-def test_the_exception_being_handled_belongs_to_its_thread(world):
+def test_the_exception_being_handled_belongs_to_its_thread(runtime):
     """Every thread waits inside its except block, then re-raises: it must meet its own exception again."""
-    barrier = world.threading.Barrier(4)
+    barrier = runtime.threading.Barrier(4)
     met = []
 
     def target(number):
@@ -471,35 +473,35 @@ def test_the_exception_being_handled_belongs_to_its_thread(world):
                 raise ValueError(number)
             except ValueError:
                 barrier.wait(PATIENCE_S)
-                world.time.sleep(0.001 * (4 - number))
+                runtime.time.sleep(0.001 * (4 - number))
                 raise
         except ValueError as error:
             met.append((number, error.args[0]))
 
-    world.join(*[world.spawn(target, number) for number in range(4)])
+    runtime.join(*[runtime.spawn(target, number) for number in range(4)])
     assert sorted(met) == [(n, n) for n in range(4)]
 
 
 @alike
-def test_threads_hash_and_compare_by_identity(world):
-    a, b = world.threading.Thread(name="same"), world.threading.Thread(name="same")
+def test_threads_hash_and_compare_by_identity(runtime):
+    a, b = runtime.threading.Thread(name="same"), runtime.threading.Thread(name="same")
     assert a != b
     assert len({a, b, a}) == 2
 
 
 @alike
-def test_timeout_max_is_a_usable_timeout(world):
-    assert world.threading.TIMEOUT_MAX > 3600
-    thread = world.spawn(lambda: None)
-    thread.join(world.threading.TIMEOUT_MAX)
+def test_timeout_max_is_a_usable_timeout(runtime):
+    assert runtime.threading.TIMEOUT_MAX > 3600
+    thread = runtime.spawn(lambda: None)
+    thread.join(runtime.threading.TIMEOUT_MAX)
     assert not thread.is_alive()
 
 
 @alike
-def test_subclass_may_read_target_and_args(world):
+def test_subclass_may_read_target_and_args(runtime):
     """The usual way to get a value back from a thread."""
 
-    class Returning(world.threading.Thread):
+    class Returning(runtime.threading.Thread):
         def run(self):
             self.value = self._target(*self._args, **self._kwargs)
 
@@ -513,7 +515,7 @@ def test_subclass_may_read_target_and_args(world):
 
 
 @alike
-def test_each_thread_has_its_own_stack_depth(world):
+def test_each_thread_has_its_own_stack_depth(runtime):
     """A thread may recurse deeply however deep its creator is; and so on, thread by thread."""
 
     def dive(depth, bottom):
@@ -521,14 +523,14 @@ def test_each_thread_has_its_own_stack_depth(world):
 
     def start_the_next(left):
         if left:
-            return dive(300, lambda: world.elsewhere(lambda: start_the_next(left - 1)))
+            return dive(300, lambda: runtime.elsewhere(lambda: start_the_next(left - 1)))
         return "bottom"
 
     assert start_the_next(5) == "bottom"
 
 
 @alike
-def test_context_variables_belong_to_their_thread(world):
+def test_context_variables_belong_to_their_thread(runtime):
     variable = contextvars.ContextVar("variable", default="default")
     variable.set("main's")
     seen = []
@@ -536,30 +538,30 @@ def test_context_variables_belong_to_their_thread(world):
     def target(number):
         seen.append(variable.get())
         variable.set(number)
-        world.time.sleep(0.001)
+        runtime.time.sleep(0.001)
         assert variable.get() == number
 
     for number in range(3):  # one after the other, then together
-        world.join(world.spawn(target, number))
-    world.join(*[world.spawn(target, number) for number in range(3)])
+        runtime.join(runtime.spawn(target, number))
+    runtime.join(*[runtime.spawn(target, number) for number in range(3)])
     assert seen == ["default"] * 6
     assert variable.get() == "main's"
 
 
 @alike
-def test_thread_does_not_inherit_the_handled_exception(world):
+def test_thread_does_not_inherit_the_handled_exception(runtime):
     def fail():
         raise KeyError("thread's")
 
     try:
         raise ValueError("main's")
     except ValueError:
-        error = world.elsewhere(fail)
+        error = runtime.elsewhere(fail)
     assert isinstance(error, KeyError)
     assert error.__context__ is None
 
 
 @alike
-def test_a_thread_may_be_weakly_referenced(world):
-    thread = world.threading.Thread()
+def test_a_thread_may_be_weakly_referenced(runtime):
+    thread = runtime.threading.Thread()
     assert weakref.ref(thread)() is thread

@@ -277,7 +277,7 @@ def test_a_listener_may_end_the_run():
     assert [event.kind for event in sim.trace] == ["a", "b"]
 
 
-def test_nobody_can_subscribe_to_a_trace_that_is_not_kept():
+def test_subscribing_needs_a_trace():
     with pytest.raises(SimulationError, match=r"subscribe\(\): this simulation has no trace"):
         Simulation(1, trace=False).subscribe(print)
     with pytest.raises(ValueError, match=r"subscribe\(\): chunk must be at least 1, got 0"):

@@ -363,7 +363,7 @@ def test_join_on_a_killed_task_returns():
     on_every_seed(body)
 
 
-def test_a_killed_task_that_joined_another_killed_task_stays_dead():
+def test_killed_task_that_joined_a_killed_task_stays_dead():
     """Ending the one wakes who joins it, who is dying too and must not run, let alone from the start."""
 
     def body(sim):

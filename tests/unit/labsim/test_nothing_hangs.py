@@ -474,7 +474,7 @@ def test_the_signal_handler_is_put_back():
         signal.signal(signal.SIGURG, before)
 
 
-def test_the_process_can_end_after_a_task_that_swallows_everything():
+def test_process_ends_after_a_task_that_catches_everything():
     source = """
         from labsim import Simulation, threading, time
 

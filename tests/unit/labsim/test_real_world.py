@@ -1,4 +1,4 @@
-"""The guard: a task that reaches for the real world is told its line and the fix; everybody else is undisturbed."""
+"""The guard: a task that reaches for the real runtime is told its line and the fix; everybody else is undisturbed."""
 
 import importlib
 import itertools
@@ -196,7 +196,7 @@ def test_import_by_name_in_a_replaced_module_is_guarded(student, tmp_path):
     assert f" in {peer.__name__}.py:5 " in refusal(other.peer)
 
 
-def test_imported_by_name_but_not_used_is_nobodys_business(student):
+def test_unused_real_imports_are_allowed(student):
     peer = student("from time import sleep\nfrom labsim import time\n\n\ndef peer():\n    time.sleep(1)\n")
     Simulation(1).run(peer.peer)
 
@@ -388,7 +388,7 @@ def test_a_logger_and_handler_can_be_made_inside_a_task(tmp_path):
 # ---- everybody else ------------------------------------------------------------------------------------------------
 
 
-def test_other_os_threads_use_the_real_things_undisturbed():
+def test_other_os_threads_use_the_real_modules():
     problems, rounds = [], []
     stop = real_threading.Event()
     lock, items = real_threading.Lock(), real_queue.Queue()

@@ -1,4 +1,4 @@
-"""The world itself: what run() promises, the clock, the timers, the streams, and that nothing is left behind."""
+"""The runtime itself: what run() promises, the clock, the timers, the streams, and that nothing is left behind."""
 
 import contextlib
 import decimal
@@ -197,7 +197,7 @@ def test_a_wake_at_the_instant_of_the_timeout_wakes_once():
         assert Simulation(seed).run(main) == [5.0]
 
 
-def test_a_lock_handed_over_at_the_instant_of_the_timeout_is_not_lost():
+def test_lock_handed_over_at_the_timeout_is_not_lost():
     def main():
         lock = threading.Lock()
         outcomes = []
@@ -235,7 +235,7 @@ def test_call_later_calls_at_its_time_unless_cancelled():
     assert calls == [1.0, "late"]
 
 
-def test_cancelling_a_call_twice_or_after_it_was_called_is_harmless():
+def test_cancelling_a_call_twice_or_late_is_harmless():
     sim = Simulation(1)
 
     def main():
@@ -658,7 +658,7 @@ def test_task_that_swallows_everything_does_not_hang_the_end():
     assert Simulation(1).run(main) == "ended"
 
 
-def test_a_lock_of_an_ended_simulation_says_so_when_it_would_wait():
+def test_waiting_for_a_lock_of_an_ended_simulation_is_an_error():
     lock = Simulation(1).run(threading.Lock)
     event = Simulation(2).run(threading.Event)
     lock.acquire()

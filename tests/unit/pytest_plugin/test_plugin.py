@@ -60,7 +60,7 @@ def run(pytester):
 # ---- what is printed ---------------------------------------------------------------------------------------------
 
 
-def test_what_passes_prints_mit_s_lines_after_the_seed(run, pytester):
+def test_passed_tests_print_seed_and_mit_s_lines(run, pytester):
     raft = edited_reference(pytester.path)
     text = run(LAB / "test_2a.py", "-q", "--seed", 7, "--raft", raft, code=0)
     assert "raftlab: peer.py, seed 7\n" in text
@@ -93,7 +93,7 @@ test_initial_election_2a  seed 7
 """
 
 
-def test_a_failure_is_the_report_and_nothing_of_pytest_s_own(run, pytester):
+def test_failure_prints_only_the_lab_s_report(run, pytester):
     path = peer(pytester.path, tick="self.ask_next()", vote="raise ValueError('voted_for')")
     args = ("-q", "--seed", 7, "--raft", "peer.py")
     one = f"{LAB / 'test_2a.py'}::test_initial_election_2a"
@@ -112,7 +112,7 @@ def test_a_failure_is_the_report_and_nothing_of_pytest_s_own(run, pytester):
 
 
 @IN_WORKERS
-def test_one_mistake_in_many_tests_is_told_once_with_the_others_below(run, pytester, workers):
+def test_one_mistake_in_many_tests_is_reported_once(run, pytester, workers):
     peer(pytester.path, state="self.nothing")
     text = run(LAB / "test_2a.py", LAB / "test_2a_extra.py", "-q", "--seed", 7, "--raft", "peer.py", *workers, code=1)
     tests = [
@@ -135,7 +135,7 @@ def test_one_mistake_in_many_tests_is_told_once_with_the_others_below(run, pytes
     assert f"{len(tests)} failed in " in text
 
 
-def test_two_mistakes_are_both_told(run, pytester):
+def test_two_mistakes_are_both_reported(run, pytester):
     peer(pytester.path, state="self.nothing if len(self.peers) == 3 else [][0]")
     text = run(LAB / "test_2a.py", "-q", "--seed", 7, "--raft", "peer.py", code=1).partition("= FAILURES =")[2]
     assert text.count("  AttributeError: 'Raft' object has no attribute 'nothing'\n") == 1
@@ -143,7 +143,7 @@ def test_two_mistakes_are_both_told(run, pytester):
     assert "\n  The same in 1 more run:\n" in text
 
 
-def test_a_test_that_is_not_the_lab_s_is_told_as_pytest_does(run, pytester):
+def test_failures_of_other_tests_keep_pytest_s_report(run, pytester):
     peer(pytester.path, state="self.nothing")
     pytester.makepyfile("def test_own():\n    assert 1 == 2\n")
     text = run(LAB / "test_2a.py", ".", "-q", "--seed", 7, "--raft", "peer.py", code=1)
@@ -151,7 +151,7 @@ def test_a_test_that_is_not_the_lab_s_is_told_as_pytest_does(run, pytester):
     assert "4 failed in " in text
 
 
-def test_on_a_terminal_a_long_failure_is_wrapped_and_never_cut(monkeypatch):
+def test_long_failure_is_wrapped_on_a_terminal(monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")
     text = " ".join(["FAILED test  seed 7: what is wrong", *["and what is not"] * 9, "and the fix"])
     lines = plugin._wrapped(text, SimpleNamespace(isatty=True))
@@ -161,7 +161,7 @@ def test_on_a_terminal_a_long_failure_is_wrapped_and_never_cut(monkeypatch):
 
 
 @IN_WORKERS
-def test_a_file_that_cannot_be_loaded_is_told_once(run, pytester, workers):
+def test_load_error_is_reported_once(run, pytester, workers):
     written(pytester.path, "class Raft:\n    def start(self)\n")
     text = run(LAB / "test_2a.py", "-q", "--raft", "peer.py", *workers, code=4)
     assert "ERROR: peer.py:2: SyntaxError: expected ':'\n    def start(self)\n" in text
@@ -170,7 +170,7 @@ def test_a_file_that_cannot_be_loaded_is_told_once(run, pytester, workers):
 
 
 @IN_WORKERS
-def test_checks_that_cannot_read_the_messages_are_said_to_be_off_once(run, pytester, workers):
+def test_disabled_checks_are_reported_once(run, pytester, workers):
     folder = pytester.mkdir("mine")
     renamed_package(folder, success="matches")
     test = f"{LAB / 'test_2a.py'}::test_reelection_2a"
@@ -182,7 +182,7 @@ def test_checks_that_cannot_read_the_messages_are_said_to_be_off_once(run, pytes
 
 
 @IN_WORKERS
-def test_what_is_unverified_is_explained_once_and_counted_by_part(run, pytester, workers):
+def test_unverified_tests_are_explained_once_and_counted(run, pytester, workers):
     folder = pytester.mkdir("mine")
     renamed_package(folder, vote_granted="yes")
     tests = [f"{LAB / 'test_2a.py'}::{name}" for name in ("test_initial_election_2a", "test_reelection_2a")]
@@ -192,7 +192,7 @@ def test_what_is_unverified_is_explained_once_and_counted_by_part(run, pytester,
     assert text.count("Part 2A is unverified: 2 tests rely on messages that cannot be decoded") == 1
 
 
-def test_a_peer_that_prints_a_lot_does_not_bury_its_failure(run, pytester):
+def test_long_output_of_a_peer_is_shortened(run, pytester):
     peer(pytester.path, tick="for i in range(5000): print('line', i)\n            self.nothing")
     test = f"{LAB / 'test_2a.py'}::test_initial_election_2a"
     text = run(test, "-q", "--seed", 7, "--raft", "peer.py", code=1)
@@ -202,7 +202,7 @@ def test_a_peer_that_prints_a_lot_does_not_bury_its_failure(run, pytester):
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_the_time_limit_in_real_seconds_shows_what_was_running(run, pytester, monkeypatch, unbuffered):
+def test_timeout_in_real_seconds_shows_what_was_running(run, pytester, monkeypatch, unbuffered):
     monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
     peer(pytester.path, tick="while True: pass")
     test = f"{LAB / 'test_2a.py'}::test_initial_election_2a"
@@ -212,7 +212,7 @@ def test_the_time_limit_in_real_seconds_shows_what_was_running(run, pytester, mo
     assert "labsim-watchdog" not in text
 
 
-def test_ctrl_c_ends_pytest_at_once_even_if_the_peer_swallows_everything(run, pytester):
+def test_ctrl_c_ends_pytest_even_if_the_peer_catches_everything(run, pytester):
     swallow = "while True:\n                try: time.sleep(1e-7)\n                except: pass"
     raft = peer(pytester.path, tick=swallow)
     test = f"{LAB / 'test_2a.py'}::test_initial_election_2a"
@@ -235,7 +235,7 @@ def test_ctrl_c_ends_pytest_at_once_even_if_the_peer_swallows_everything(run, py
 
 
 @IN_WORKERS
-def test_many_runs_are_a_few_stretches_and_name_the_seed_that_failed(run, pytester, workers):
+def test_runs_are_grouped_and_the_failed_seed_is_named(run, pytester, workers):
     hidden(pytester.path, MOODY)
     raft = edited_reference(pytester.path)
     args = ("test_hidden.py", "--runs", 40, "--seed", 100, "--raft", raft, *workers)
@@ -251,7 +251,7 @@ def test_many_runs_are_a_few_stretches_and_name_the_seed_that_failed(run, pytest
     assert sum(int(n) for n in re.findall(r"\.\.\. (\d+) runs passed", text)) == 40 - 2 - 3
 
 
-def test_the_replay_line_of_a_hidden_test_replays_it(run, pytester):
+def test_replay_line_of_a_hidden_test_works(run, pytester):
     hidden(pytester.path, MOODY)
     text = run("test_hidden.py::test_moody", "-q", "--seed", 110, "--raft", edited_reference(pytester.path), code=1)
     assert "AssertionError: seed 110 is not liked" in text
@@ -264,7 +264,7 @@ def test_the_replay_line_of_a_hidden_test_replays_it(run, pytester):
         (["--realtime", "--check-determinism"], "--check-determinism needs virtual time"),
     ],
 )
-def test_options_that_make_no_sense(run, pytester, args, text):
+def test_contradictory_options_are_refused(run, pytester, args, text):
     test = hidden(pytester.path, MOODY)
     assert text in run(test, *args, code=4)
 
@@ -321,7 +321,7 @@ def test_plain():
 """
 
 
-def test_hidden_tests_get_all_of_it(run, pytester):
+def test_hidden_tests_have_all_features(run, pytester):
     hidden(pytester.path, HIDDEN)
     text = run("test_hidden.py", "-q", "--seed", 7, "--raft", edited_reference(pytester.path), code=1)
     assert "2 failed, 3 passed, 1 skipped, 2 xfailed, 1 error" in text

@@ -26,7 +26,7 @@ def raft(pytester):
     return edited_reference(pytester.path)
 
 
-def test_the_steps_are_a_python_interface_too(pytester, raft):
+def test_steps_can_be_called_from_python(pytester, raft):
     file = pytester.path / "test_steps.py"
     file.write_text(STEPS)
     text = pytest_run_here(pytester, file, "--raft", raft, "--seed", "3", code=1)
@@ -35,7 +35,7 @@ def test_the_steps_are_a_python_interface_too(pytester, raft):
     assert "1 failed, 1 passed" in text
 
 
-def test_a_file_is_a_test_with_seeds(pytester, raft):
+def test_scenario_file_is_a_test_with_seeds(pytester, raft):
     file = pytester.path / "first_vote.scenario"
     file.write_text("# A first vote\ncampaign 0\ndeliver 0->1 vote\nexpect 1 voted 0\n")
     text = pytest_run_here(pytester, file, "--raft", raft, "--seed", "3", "--runs", "2", code=0)
@@ -43,7 +43,7 @@ def test_a_file_is_a_test_with_seeds(pytester, raft):
     assert "2 passed" in text
 
 
-def test_a_failed_file_names_its_line_and_how_to_run_it_again(pytester, raft):
+def test_failed_scenario_names_its_line_and_replay_command(pytester, raft):
     file = pytester.path / "no_leader.scenario"
     file.write_text("campaign 0\nexpect leader 0\n")
     text = pytest_run_here(pytester, file, "--raft", raft, "--seed", "3", code=1)
@@ -52,7 +52,7 @@ def test_a_failed_file_names_its_line_and_how_to_run_it_again(pytester, raft):
     assert f"make scenario FILE=no_leader.scenario SEED=3 RAFT={raft}" in text
 
 
-def test_a_broken_file_is_no_test(pytester, raft):
+def test_invalid_scenario_file_is_a_collection_error(pytester, raft):
     file = pytester.path / "broken.scenario"
     file.write_text("campaing 0\n")
     text = pytest_run_here(pytester, file, "--raft", raft, code=2)

@@ -20,7 +20,7 @@ def of_scenario(make_scenario): ...
 def of_nothing(tmp_path): ...
 
 
-def test_kind_is_what_a_function_asks_for():
+def test_kind_follows_from_the_parameters():
     assert collect(of_peer) == LabTest("of_peer", Path(__file__), LabTestKind.PEER, of_peer)
     assert collect(of_service).wants_service
     assert not collect(of_peer).wants_service
@@ -28,7 +28,7 @@ def test_kind_is_what_a_function_asks_for():
     assert collect(of_nothing) is None
 
 
-def test_what_is_given_counts_more_than_what_the_function_has():
+def test_arguments_override_the_function_s_properties():
     given = collect(of_nothing, name="test_x_3a", file=Path("x.py"), parameters=("tmp_path", "make_kv_config"))
     assert given == LabTest("test_x_3a", Path("x.py"), LabTestKind.SERVICE, of_nothing)
     assert given.part == "3a"

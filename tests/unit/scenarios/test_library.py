@@ -27,7 +27,7 @@ NOT_PLAIN = tuple(
 )
 
 
-def test_there_are_enough_of_them_and_each_says_why():
+def test_library_has_many_scenarios_with_explanations():
     assert len(SCRIPTS) >= 30
     assert len({script.name for script in SCRIPTS}) == len(SCRIPTS)
     assert [script.name for script in SCRIPTS if not script.title] == []
@@ -35,7 +35,7 @@ def test_there_are_enough_of_them_and_each_says_why():
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("script", [s for s in SCRIPTS if s.expected], ids=lambda script: script.name)
-def test_the_reference_shows_what_the_file_says(script, seed):
+def test_reference_shows_the_recorded_output(script, seed):
     shown = {}
     run = run_test(
         make_lab_test(script, on_output=lambda step, out: shown.update({step.line: out.splitlines()})),
@@ -47,7 +47,7 @@ def test_the_reference_shows_what_the_file_says(script, seed):
 
 
 @pytest.mark.parametrize(("place", "design"), list(enumerate(DESIGNS)), ids=lambda value: getattr(value, "id", ""))
-def test_a_peer_of_another_design_passes(place, design):
+def test_correct_peers_pass(place, design):
     launcher = load_peer(design.write())
     scripts = SCRIPTS[place % SHARE :: SHARE]
     outcomes = {script.name: run_test(make_lab_test(script), launcher, 1).outcome() for script in scripts}
@@ -58,7 +58,7 @@ def test_a_peer_of_another_design_passes(place, design):
     assert design.id == "design-pull" or 3 * len(skipped) < 2 * len(scripts)
 
 
-def test_isolated_they_are_the_same():
+def test_sandboxed_peers_have_the_same_digests():
     launcher = launcher_for(DESIGNS[0].write(), isolated=True)
     try:
         for script in SCRIPTS[::10]:

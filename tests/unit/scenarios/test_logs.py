@@ -42,13 +42,13 @@ def test_figure_7():
     assert outcome(plan_history(FIGURE_7, 9), 7) == (FIGURE_7, 9)
 
 
-def test_entries_come_late_where_they_must():
+def test_entries_are_replicated_as_late_as_necessary():
     """If peer 2 had its first entry when peer 0 led term 3, it would not have voted for it."""
     logs = [[1, 3], [2, 4], [2, 4]]
     assert outcome(plan_history(logs), 3) == (logs, 0)
 
 
-def test_no_logs_at_all():
+def test_empty_logs_need_no_history():
     assert plan_history([[], [], []]) == []
 
 
@@ -68,7 +68,7 @@ def test_no_logs_at_all():
         (FIGURE_7, 10, "index 10 cannot be committed: only 3 of 7 peers have the same entry"),
     ],
 )
-def test_what_no_history_leads_to_is_refused_with_the_term(logs, commit, said):
+def test_impossible_logs_are_refused_with_the_term(logs, commit, said):
     with pytest.raises(IllegalLogs) as caught:
         plan_history(logs, commit)
     assert str(caught.value).startswith(said)
@@ -100,13 +100,13 @@ def legal_logs(draw):
 
 @settings(max_examples=100, deadline=None)
 @given(legal_logs())
-def test_every_legal_log_has_a_history_that_leads_there(logs):
+def test_possible_logs_have_a_history(logs):
     assert outcome(plan_history(logs), len(logs)) == (logs, 0)
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.lists(st.integers(1, 4), max_size=4).map(sorted), min_size=3, max_size=3), st.integers(0, 3))
-def test_whatever_is_not_refused_is_legal(logs, commit):
+def test_accepted_logs_are_possible(logs, commit):
     try:
         history = plan_history(logs, commit)
     except IllegalLogs:

@@ -35,7 +35,7 @@ class Late(SeededSource):
 
 
 @pytest.mark.parametrize("isolated", [False, True])
-def test_a_turn_that_comes_back_late_is_back_when_the_step_is_over(isolated):
+def test_preempted_thread_resumes_before_the_step_ends(isolated):
     if isolated and not hasattr(os, "pidfd_open"):
         pytest.skip("isolated runs need Linux")
     launcher = launcher_for(Path("raft/raft.py"), isolated=isolated, race=True)
@@ -46,7 +46,7 @@ def test_a_turn_that_comes_back_late_is_back_when_the_step_is_over(isolated):
     assert any(event.detail.late_ns for event in run.simulation.trace if event.kind == PREEMPT)
 
 
-def test_lab_scenario_looks_for_races(tmp_path, capfd):
+def test_lab_scenario_reports_races(tmp_path, capfd):
     source = Path("raft/raft.py").read_text(encoding="utf-8")
     locked = "        with self.mu:\n            return self.current_term, self.role is Role.LEADER\n"
     assert source.count(locked) == 1

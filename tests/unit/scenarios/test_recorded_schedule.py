@@ -42,7 +42,7 @@ def faulty(make_config):
 
 
 @pytest.mark.parametrize("name", ["test_reelection_2a", "test_one_partition_3a"])
-def test_to_be_noted_changes_nothing_about_a_run(name, monkeypatch):
+def test_recording_does_not_change_the_run(name, monkeypatch):
     monkeypatch.chdir(ROOT)
     (test,) = select([name])
     peer = load_peer(ROOT / "raft" / "raft.py", kv=ROOT / "kv" / "server.py")
@@ -52,7 +52,7 @@ def test_to_be_noted_changes_nothing_about_a_run(name, monkeypatch):
     assert len(notes.clusters[-1].acts) > 10
 
 
-def test_acts_are_noted_in_order_and_a_part_of_another_is_none(peer):
+def test_operations_are_recorded_in_order_without_their_parts(peer):
     notes = ScheduleRecording()
     run_test(record_operations(faulty, notes), peer, SEED)
     (cluster,) = notes.clusters
@@ -80,7 +80,7 @@ def test_acts_are_noted_in_order_and_a_part_of_another_is_none(peer):
         ("pause", {(PAUSE, "2"), ("resume", "2")}),
     ],
 )
-def test_a_fault_that_does_not_happen_takes_its_end_along(peer, fault, gone):
+def test_end_of_a_suppressed_fault_is_suppressed(peer, fault, gone):
     notes = ScheduleRecording()
     everything = (CRASH, RESTART, PAUSE, "resume", *(() if fault == "crash1" else (CONNECT, DISCONNECT)))
     before = kinds(run_test(record_operations(faulty, notes), peer, SEED), *everything)
@@ -97,7 +97,7 @@ def test_a_fault_that_does_not_happen_takes_its_end_along(peer, fault, gone):
     assert place == ("fault", fault, place[2])
 
 
-def test_acts_are_done_again_without_the_test_and_what_makes_no_sense_is_left_out(peer):
+def test_replay_without_the_test_skips_inapplicable_operations(peer):
     acts = [
         Act(1_000_000_000, "start1", [0]),  # it is up
         Act(1_000_000_000, "connect", [1]),  # it is
@@ -119,7 +119,7 @@ def test_acts_are_done_again_without_the_test_and_what_makes_no_sense_is_left_ou
     assert kinds(run, CRASH, START, RESTART) == [(CRASH, "0"), (START, "1"), (RESTART, "0")]
 
 
-def test_who_acts_beside_the_test_does_so_beside_the_player(peer):
+def test_threads_of_the_test_are_replayed_as_threads(peer):
     """One that waits keeps no other from acting."""
     acts = [
         Act(0, "make_client", ["client 0", None]),

@@ -46,21 +46,21 @@ def wrong(id_, tmp_path):
 # ---- nothing happens by itself ---------------------------------------------------------------------------------
 
 
-def test_without_a_step_nobody_does_anything():
+def test_nothing_happens_without_a_step():
     run, _ = passes("expect no leader\n" * 500)
     assert {event.kind for event in run.simulation.trace if event.node} <= {
         *(events.BOOT, events.RESTORE, events.CONNECT, events.FREEZE_CLOCK, events.UNFREEZE_CLOCK),
     }
 
 
-def test_only_the_clock_of_who_campaigns_runs():
+def test_only_the_candidate_s_clock_runs():
     run, (shown,) = passes("campaign 0\nshow\n")
     senders = {event.node for event in run.simulation.trace if event.kind == events.SEND}
     assert senders == {"0"}
     assert "in flight:\n  0->1 vote 1  term 1, last entry 0 of term 0\n" in shown
 
 
-def test_a_message_waits_until_it_is_delivered_and_its_answer_waits_too():
+def test_requests_and_replies_wait_for_delivery():
     _, (asked, answered, heard) = passes(
         "campaign 0\nshow\ndeliver 0->1 vote\nshow\ndeliver 1->0 vote reply\ndrop\nshow\n"
     )
@@ -70,14 +70,14 @@ def test_a_message_waits_until_it_is_delivered_and_its_answer_waits_too():
     assert "0     leader" in heard
 
 
-def test_a_step_is_an_event_in_the_words_of_the_file():
+def test_step_is_an_event_with_the_text_of_the_file():
     run, _ = passes("campaign 0\ndeliver 0->1 vote\n")
     steps = [event.detail for event in run.simulation.trace if event.kind == events.STEP]
     assert steps == ["campaign 0", "deliver 0->1 vote"]
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_what_is_shown_does_not_depend_on_the_seed(seed):
+def test_show_does_not_depend_on_the_seed(seed):
     text = (
         "peers 5\nlogs 0: 1 2\nlogs 1: 1 2\nlogs 2: 1\nlogs 3: 1 3\nlogs 4: 1\ncommit 1\nshow\nelect 3 with 2 4\nshow\n"
     )
@@ -87,7 +87,7 @@ def test_what_is_shown_does_not_depend_on_the_seed(seed):
 # ---- messages ----------------------------------------------------------------------------------------------------
 
 
-def test_a_lost_request_is_told_at_once():
+def test_caller_of_a_dropped_request_returns_at_once():
     run, _ = passes("campaign 0\ndrop 0->1 vote\nexpect not in flight 0->1 vote 1\n")
     dropped = [event for event in run.simulation.trace if event.kind == events.DROP]
     assert [event.note for event in dropped] == [events.DropReason.LOST_REQUEST]
@@ -100,7 +100,7 @@ def test_a_duplicate_leaves_the_request_in_flight():
     assert len(set(delivered)) == 1
 
 
-def test_an_old_message_arrives_again():
+def test_delivered_message_can_arrive_again():
     run, _ = passes("campaign 0\ndeliver 0->1 vote\ndeliver 1->0 vote reply\ndeliver 0->1 vote again\n")
     assert sum(event.kind == events.DUPLICATE for event in run.simulation.trace) == 1
 
@@ -109,7 +109,7 @@ def test_a_request_of_a_crashed_peer_can_still_arrive():
     passes("campaign 0\ncrash 0\ndeliver 0->1 vote\nexpect 1 voted 0\n")
 
 
-def test_what_is_sent_over_a_cut_link_is_lost():
+def test_message_over_a_cut_link_is_lost():
     passes("cut 0->1\ncampaign 0\nexpect in flight 0->2 vote\nexpect not in flight 0->1 vote\n")
 
 
@@ -132,34 +132,34 @@ def test_run_until_send_needs_a_peer_that_runs():
     assert "No peer sent anything" in str(fails("crash 0\ncrash 1\ncrash 2\nrun until send\n"))
 
 
-def test_deliver_alone_goes_on_until_nothing_moves():
+def test_deliver_alone_delivers_everything():
     passes("campaign 0\ndeliver\nexpect leader 0 term 1\nexpect 1 term 1\nexpect 2 term 1\n")
 
 
-def test_a_selector_of_a_term_leaves_earlier_campaigns_alone():
+def test_selector_with_a_term_ignores_earlier_campaigns():
     passes("campaign 0\ncampaign 0\ndeliver 0->1 vote term 2\nexpect 1 term 2\nexpect in flight 0->1 vote term 1\n")
 
 
-def test_the_oldest_that_fits_is_delivered():
+def test_oldest_matching_message_is_delivered():
     passes("campaign 0\ncampaign 0\ndeliver 0->1 vote\nexpect 1 term 1\n")
 
 
 # ---- faults ------------------------------------------------------------------------------------------------------
 
 
-def test_an_armed_crash_falls_at_the_next_save():
+def test_armed_crash_happens_at_the_next_save():
     run, _ = passes("campaign 0\ncrash 1 before save\ndeliver 0->1 vote\nexpect 1 down\nrestart 1\nexpect 1 term 0\n")
     kinds = [event.kind for event in run.simulation.trace if event.node == "1"]
     assert events.PERSIST not in kinds
 
 
-def test_an_armed_crash_falls_in_the_middle_of_a_snapshot():
+def test_armed_crash_happens_during_a_snapshot():
     took = "snapshots\nelect 0 with 1\nstart 0 x\nupdate 0->1\ncrash 1 before save\nsnapshot 1 1\nexpect 1 down\n"
     run, _ = passes(f"{took}restart 1\n")
     assert [event.detail for event in run.simulation.trace if event.kind == events.RESTORE][-1] == 0
 
 
-def test_what_a_busy_service_is_handed_waits_and_nobody_is_blamed():
+def test_messages_for_a_busy_service_wait_without_a_violation():
     handed = "elect 0 with 1\nstart 0 x\nbusy 1\nreplicate 0->1\nrun 3s\n"
     passes(f"{handed}expect 0 applied x at 1\nexpect 1 not applied x\nready 1\nexpect 1 applied x at 1\n")
     # A crash ends it.
@@ -167,29 +167,29 @@ def test_what_a_busy_service_is_handed_waits_and_nobody_is_blamed():
 
 
 @pytest.mark.parametrize("no_longer", ["ready 1", "crash 1\nrestart 1"])
-def test_who_does_not_apply_is_blamed_once_its_service_has_time(no_longer, tmp_path):
+def test_missing_apply_is_reported_once_the_service_is_ready(no_longer, tmp_path):
     peer = wrong("no-commit-on-heartbeat", tmp_path)
     handed = "elect 0 with 1\ncrash 2\nstart 0 x\nbusy 1\nrun 3s\n"
     passes(handed, peer)
     assert fails(f"{handed}{no_longer}\nrun 3s\n", peer).rule == "committed-gets-applied"
 
 
-def test_a_reply_is_named_by_the_command_that_it_is_about():
+def test_reply_is_selected_by_its_request_s_command():
     given = "elect 0 with 1\ndeliver\nstart 0 x\ndeliver 0->1 append with x\nheartbeat 0\ndeliver 0->1 append 3\n"
     _, (shown,) = passes(f"{given}deliver 1->0 append reply with x\nshow\n")
     assert "1->0 append reply 2 " not in shown and "1->0 append reply 3 " in shown
 
 
-def test_what_arrives_at_a_paused_peer_waits():
+def test_messages_to_a_paused_peer_wait():
     passes("campaign 0\npause 1\ndeliver 0->1 vote\nexpect not in flight 1->0 vote reply\nresume 1\nexpect 1 voted 0\n")
 
 
-def test_a_stretch_of_ordinary_time():
+def test_run_without_a_peer_is_normal_operation():
     run, _ = passes("campaign 0\nrun 2s\nexpect leader 0\nrun 500ms\n")
     assert run.virtual_s > 2.5
 
 
-def test_a_snapshot_when_it_is_asked_for_and_not_before():
+def test_snapshots_are_taken_only_in_steps():
     text = "snapshots\nelect 0 with 1 2\n" + "".join(f"start 0 x{i}\n" for i in range(12)) + "update 0->1 2\n"
     run, _ = passes(f"{text}snapshot 0 5\n")
     saved = [event.node for event in run.simulation.trace if event.kind == events.PERSIST and event.detail.snapshot]
@@ -250,7 +250,7 @@ def test_a_snapshot_when_it_is_asked_for_and_not_before():
         ("crash 1\ndeliver 0->1 vote", "No message in flight matches 0->1 vote, and peer 1 is down"),
     ],
 )
-def test_what_is_not_met_says_what_was_seen(text, said):
+def test_failed_expectation_says_what_was_found(text, said):
     error = fails(text)
     assert error.text.startswith(said)
     last = len(text.splitlines())
@@ -281,12 +281,12 @@ def test_what_is_not_met_says_what_was_seen(text, said):
         ("campaign 0\ndeliver 0->1 vote\nduplicate 1->0 vote reply", "only requests can be duplicated"),
     ],
 )
-def test_a_step_that_makes_no_sense_there_is_told_with_its_line(text, said):
+def test_impossible_step_is_reported_with_its_line(text, said):
     run, _ = play(text)
     assert said in str(run.error)
 
 
-def test_a_peer_that_never_campaigns_fails_in_these_words(tmp_path):
+def test_peer_that_never_campaigns_fails(tmp_path):
     source = Path(Raft.__init__.__code__.co_filename).read_text(encoding="utf-8")
     campaigning = "        self.role = Role.CANDIDATE\n"
     assert campaigning in source
@@ -296,20 +296,20 @@ def test_a_peer_that_never_campaigns_fails_in_these_words(tmp_path):
     assert error.text == "Peer 0 did not request votes within 10 s of its own time (§5.2)"
 
 
-def test_a_cluster_of_one_campaigns_too():
+def test_single_peer_can_campaign():
     passes("peers 1\ncampaign 0\nexpect leader 0 term 1\nstart 0 x\nexpect 0 applied x at 1\n")
 
 
-def test_an_armed_crash_may_fall_into_a_campaign():
+def test_armed_crash_may_happen_in_a_campaign():
     passes("crash 0 after save\ncampaign 0\nexpect 0 down\n")
 
 
-def test_an_armed_crash_may_fall_into_a_snapshot():
+def test_armed_crash_may_happen_in_a_snapshot():
     begin = "snapshots\nelect 0 with 1\nstart 0 x\nreplicate 0->1\n"
     passes(f"{begin}crash 0 before save\nsnapshot 0 1\nexpect 0 down\n")
 
 
-def test_an_armed_crash_may_fall_while_a_step_waits_for_its_peer():
+def test_armed_crash_may_happen_while_a_step_waits():
     """It campaigns, and saves, while a step waits for it to lead."""
     told = set()
     for before_ms in range(0, 700, 100):
@@ -322,7 +322,7 @@ def test_an_armed_crash_may_fall_while_a_step_waits_for_its_peer():
 # ---- progress -------------------------------------------------------------------------------------------------
 
 
-def test_progress_is_asked_for_when_everything_is_mended():
+def test_expect_progress_repairs_all_faults_first():
     run, (shown,) = passes(
         "elect 0 with 1\nbusy 0\ncrash 1 after reply\ncrash 2\npause 0\npartition 0 | 1 2\nexpect progress\nshow\n"
     )
@@ -335,24 +335,24 @@ def test_progress_is_asked_for_when_everything_is_mended():
     assert events.SEND not in kinds[last_step : kinds.index(events.STOP)]
 
 
-def test_a_peer_that_gets_nowhere_makes_no_progress(tmp_path):
+def test_stalled_peer_fails_expect_progress(tmp_path):
     error = fails("expect progress\n", wrong("identical-timers", tmp_path))
     assert error.text.startswith("Expected one leader among the connected servers, but there was none for 5 s")
 
 
-def test_drop_takes_what_there_is():
+def test_drop_with_star_drops_all_matching_messages():
     passes("campaign 0\ndrop *->* vote\nexpect not in flight 0->1 vote 1\nexpect not in flight 0->2 vote 1\n")
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_no_more_is_committed_than_was_said(seed):
+def test_logs_step_commits_no_more_than_requested(seed):
     """Two entries are started one after the other, and the answer to the first one alone must not be told either."""
     text = "logs 0: 1 1 1\nlogs 1: 1 1 1\ncommit 1\nexpect 1 applied up to 1\n"
     passes(text, seed=seed)
     passes("logs 0: 1 1 1\nlogs 1: 1 1 1\nexpect 0 applied up to 0\nexpect 1 applied up to 0\n", seed=seed)
 
 
-def test_an_expected_answer_is_the_one_to_what_arrived_last(tmp_path):
+def test_expectation_checks_the_reply_to_the_last_request(tmp_path):
     """A right peer may take its time to refuse; what it accepted before is no answer."""
     source = Path(Raft.__init__.__code__.co_filename).read_text(encoding="utf-8")
     handler = '        """AppendEntries RPC, receiver (Figure 2, steps 1 to 5)."""\n'
@@ -366,19 +366,19 @@ def test_an_expected_answer_is_the_one_to_what_arrived_last(tmp_path):
 # ---- rules, and other peers --------------------------------------------------------------------------------------
 
 
-def test_a_broken_rule_is_told_at_its_step(tmp_path):
+def test_violated_rule_is_reported_at_its_step(tmp_path):
     text = "campaign 0\ncampaign 1\ndeliver 0->2 vote\ndeliver 1->2 vote\nexpect 2 term 1\n"
     error = fails(text, wrong("double-vote", tmp_path))
     assert error.rule == "one-vote"
 
 
-def test_a_scenario_for_a_wrong_peer_expects_its_rule(tmp_path):
+def test_scenario_can_expect_a_violation(tmp_path):
     text = "campaign 0\ncampaign 1\ndeliver 0->2 vote\ndeliver 1->2 vote\nexpect rule one-vote broken\n"
     passes(text, wrong("double-vote", tmp_path))
     assert fails(text).text == "Expected a violation of one-vote, but there was none"
 
 
-def test_each_campaign_on_the_way_to_a_term_has_its_own_time():
+def test_each_campaign_before_a_term_has_its_own_time_limit():
     run, _ = play("campaign 0 term 30\nexpect 0 term 30\n")
     assert run.error is None
 
@@ -387,7 +387,7 @@ def pre_vote_peer():
     return load_peer(next(m for m in load_mutants() if m.id == "design-pre-vote").write())
 
 
-def test_who_asks_others_before_it_campaigns_gets_their_answers():
+def test_pre_votes_are_answered_in_a_campaign():
     run, _ = play("elect 0 with 1\ndeliver 0->1 append\nelect 2 with 1\nexpect leader 2 term 2\n", pre_vote_peer())
     assert run.error is None
     # And of none that it was not sent in this step.
@@ -395,12 +395,12 @@ def test_who_asks_others_before_it_campaigns_gets_their_answers():
     assert run.error is None
 
 
-def test_who_asks_others_beforehand_learns_no_later_term_if_enough_know_none():
+def test_pre_votes_go_first_to_peers_with_the_lowest_term():
     run, _ = play("peers 5\ncampaign 0\ndeliver 0->1 vote\ncampaign 2\nexpect 2 term 1\n", pre_vote_peer())
     assert run.error is None
 
 
-def test_in_a_strict_scenario_nobody_answers_beforehand():
+def test_strict_scenario_answers_no_pre_votes():
     assert "did not request votes" in fails("strict\ncampaign 0\n", pre_vote_peer()).text
 
 
@@ -408,13 +408,13 @@ def test_in_a_strict_scenario_nobody_answers_beforehand():
 REFUSED_BEFOREHAND = "elect 0 with 1 2\nstart 0 x\nreplicate 0->1\ncampaign 2\n"
 
 
-def test_a_peer_without_plain_votes_is_skipped_where_the_file_allows_it():
+def test_peer_without_plain_votes_is_skipped_if_the_file_says_so():
     run, _ = play(f"needs plain votes\n{REFUSED_BEFOREHAND}", pre_vote_peer())
     assert str(run.error) == "the scenario needs plain votes, but a peer calls Raft.pre_vote before it campaigns"
     assert "did not request votes" in fails(REFUSED_BEFOREHAND, pre_vote_peer()).text
 
 
-def test_a_peer_that_replicates_by_an_rpc_of_its_own_is_skipped_where_a_step_fails():
+def test_peer_with_its_own_rpcs_is_skipped_at_a_failed_step():
     pull = load_peer(next(m for m in load_mutants() if m.id == "design-pull").write())
     run, _ = play("elect 0 with 1 2\nstart 0 a\nreplicate 0->1\n", pull)
     assert str(run.error) == "it is played with the paper's RPCs, and of these peers no check can read Raft.fetch"
@@ -422,7 +422,7 @@ def test_a_peer_that_replicates_by_an_rpc_of_its_own_is_skipped_where_a_step_fai
     assert run.error is None
 
 
-def test_a_snapshot_may_wait_until_the_follower_was_heard():
+def test_leader_may_send_a_snapshot_after_a_reply_only():
     letters = load_peer(next(m for m in load_mutants() if m.id == "design-letters").write())
     behind = "snapshots\nelect 0 with 1 2\nstart 0 a\nreplicate 0->1\nexpect 0 applied a at 1\nsnapshot 0 1\ndrop\n"
     run, _ = play(f"{behind}deliver 0->2 snapshot\nexpect 2 applied up to 1\n", letters)
@@ -430,11 +430,11 @@ def test_a_snapshot_may_wait_until_the_follower_was_heard():
     assert "No message in flight matches 0->2 snapshot" in fails(f"strict\n{behind}deliver 0->2 snapshot\n").text
 
 
-def test_a_failed_step_of_a_plain_peer_is_not_skipped():
+def test_failed_step_of_a_plain_peer_is_not_skipped():
     fails("needs plain votes\nexpect leader 0\n")
 
 
-def test_a_run_is_repeated_by_its_seed_and_recorded_like_any_other():
+def test_scenario_run_can_be_replayed_and_recorded():
     text = "campaign 0\ndeliver\nstart 0 x\nrun 1s\nexpect 1 applied x at 1\n"
     one, other = play(text)[0], play(text, choice_source=SeededSource(7))[0]
     assert one.digest == other.digest

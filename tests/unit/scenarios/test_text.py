@@ -46,13 +46,13 @@ from raftlab.scenarios.text import STEPS, ScriptError, parse_script, read_script
         ("# only a comment\n", ":1: the file has no steps; write one, such as: campaign 0"),
     ],
 )
-def test_a_broken_file_says_where_and_what_would_be_right(text, said):
+def test_mistake_in_a_file_is_reported_with_line_and_fix(text, said):
     with pytest.raises(ScriptError) as caught:
         parse_script(text, "broken.scenario")
     assert str(caught.value).startswith(f"broken.scenario{said}")
 
 
-def test_a_file_that_cannot_be_read(tmp_path):
+def test_unreadable_file_is_reported(tmp_path):
     with pytest.raises(ScriptError, match=r"gone.scenario:1: cannot be read: No such file"):
         read_script(tmp_path / "gone.scenario")
     (tmp_path / "latin.scenario").write_bytes(b"# \xe9\ncampaign 0\n")
@@ -60,7 +60,7 @@ def test_a_file_that_cannot_be_read(tmp_path):
         read_script(tmp_path / "latin.scenario")
 
 
-def test_what_stands_at_the_top():
+def test_headers_are_parsed():
     script = parse_script(
         "# Title.\n#\n# Why it\n# matters.\npeers 5\nsnapshots\nstrict\nneeds plain votes\nheal\n", "x"
     )
@@ -68,7 +68,7 @@ def test_what_stands_at_the_top():
     assert (script.peers, script.snapshots, script.strict, script.plain_votes) == (5, True, True, True)
 
 
-def test_the_output_under_a_show_ends_with_an_empty_line():
+def test_output_under_a_show_ends_at_an_empty_line():
     script = parse_script("show\n----\none\n  two\n\nheal\nshow\n----\n", "x")
     assert script.expected == {1: ["one", "  two"], 7: []}
     assert [step.text for step in script.steps] == ["show", "heal", "show"]
@@ -80,13 +80,13 @@ def test_logs_of_several_lines_are_one_step():
 
 
 @pytest.mark.parametrize("word", STEPS)
-def test_every_usage_can_be_written(word):
+def test_every_usage_is_valid_syntax(word):
     """The examples in a message are steps themselves; where there are several, the first one."""
     usage = STEPS[word].usage.partition(",")[0].partition(" (")[0].partition(" or ")[0]
     parse_script(f"peers 6\nsnapshots\n{usage}\n", "x")
 
 
-def test_line_ends_of_windows_tabs_and_a_byte_order_mark(tmp_path):
+def test_windows_line_ends_tabs_and_bom_are_accepted(tmp_path):
     file = tmp_path / "windows.scenario"
     file.write_bytes(b"\xef\xbb\xbf# Title\r\ncampaign\t0\r\nheal\r\n")
     script = read_script(file)
