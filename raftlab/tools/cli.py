@@ -1,7 +1,7 @@
-"""The command `lab`: one word, one tool. Each is a module with add_arguments(parser) and main(args) -> int, most
-often the command.py of a folder of that name.
+"""The command `lab`. Each subcommand is a module with add_arguments(parser) and main(args) -> int, usually command.py
+in the folder of that name.
 
-What a student is handed has fewer tools, and so fewer commands.
+The handout contains fewer tools, and so has fewer subcommands.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from raftlab.layout import ROOT
 
-# Imported only when called, so that `lab replay` does not pay for what `lab stress` needs.
+# Imported only when called: `lab replay` does not need the imports of `lab stress`.
 COMMANDS = {
     "next": "show the next milestone of your peer, and what to build for it",
     "watch": "run the tests whenever a file is saved, and print what changed",
@@ -32,7 +32,7 @@ COMMANDS = {
     "handout": "write the source tree that students start from",
 }
 
-# Where a command is no folder of the tools with a command.py.
+# Commands that are not in a folder of raftlab/tools with a command.py.
 _ELSEWHERE = {
     "cluster": "raftlab.cluster.command",
     "handout": "raftlab.tools.handout",
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # The reader (head, less) has seen enough.
+        # The reader (head, less) has closed the pipe.
         sys.stderr.close()
         return 0
 
@@ -63,7 +63,7 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
         if list(arguments[:1]) == [name]:
             importlib.import_module(str(_module(name))).add_arguments(subparser)
     args = parser.parse_args(arguments)
-    args.typed = shlex.join([parser.prog, *arguments])  # for a tool that writes down how it was called
+    args.typed = shlex.join([parser.prog, *arguments])  # the command line, for tools that record it
     return args
 
 

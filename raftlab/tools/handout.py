@@ -1,8 +1,7 @@
-"""Write the tree a student starts from: the lab without the solution, the wrong Rafts and the grading.
+"""`lab handout`: writes the source tree that students start from: the lab without solution, mutants and grading.
 
-Promise: what goes in is listed in raftlab/layout.py, folder by folder; what is named nowhere stays out. The written
-tree stands on its own: it can be moved, and needs Python and make, nothing of this project. Not promised: anything
-about a student's own files, which are never written over. Start at `files()`.
+Promise: raftlab/layout.py lists what goes in, folder by folder; anything else stays out. The tree needs only Python and
+make and can be moved. Students' own files are never overwritten. Start at `files()`.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from raftlab.layout import ROOT
 
 PROJECT = ROOT
 
-# What differs from the project's own: its place in the handout, and its source.
+# Files that differ from the project's: path in the handout, and source.
 INSTEAD = {
     "README.md": "handout/README.md",
     "kv/client.py": "handout/kv_client.py",
@@ -26,15 +25,15 @@ INSTEAD = {
     "raft/raft.py": "handout/raft.py",
 }
 
-# The students' Makefile is ours down to this line.
+# The students' Makefile is the project's Makefile above this line.
 MAKEFILE_ENDS = "# ---- From here on, only in the whole project"
 
-# What students change. An older handout that is written over keeps them.
+# Files that students change; --force keeps them.
 STUDENTS = ("kv/client.py", "kv/messages.py", "kv/server.py", "raft/messages.py", "raft/raft.py")
 
 
 class HandoutError(Exception):
-    """It cannot be written; the text says why, and what would do."""
+    """The handout cannot be written; the message names the reason and the fix."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,17 +53,15 @@ def main(args: argparse.Namespace) -> int:
         print(f"lab handout: {error}", file=sys.stderr)
         return 2
     for name in kept:
-        print(f"kept {args.out / name}: it is not the handout's")
-    print(f"wrote {len(files()) - len(kept)} files to {args.out}; students begin with its README.md")
+        print(f"kept {args.out / name}: it differs from the handout's")
+    print(f"wrote {len(files()) - len(kept)} files to {args.out}; start with its README.md")
     return 0
 
 
 def files() -> dict[str, bytes]:
     """Every file of the handout: its path there, and its contents."""
     if not (PROJECT / "handout").is_dir():
-        raise HandoutError(
-            f"{PROJECT} must be the project's source tree, and has no folder handout; run it from a clone"
-        )
+        raise HandoutError(f"{PROJECT} has no folder handout; run lab handout from a clone of the project")
     try:
         as_it_is = layout.paths(layout.FOR_ALL, layout.FOR_STUDENTS, root=PROJECT)
     except layout.LayoutError as error:
@@ -78,7 +75,7 @@ def files() -> dict[str, bytes]:
 def _makefile() -> str:
     ours, end, _ = (PROJECT / "Makefile").read_text(encoding="utf-8").partition(MAKEFILE_ENDS)
     if not end:
-        raise HandoutError(f"Makefile must have the line {MAKEFILE_ENDS!r}, where the students' copy ends")
+        raise HandoutError(f"Makefile must contain the line {MAKEFILE_ENDS!r}, where the students' copy ends")
     return ours.rstrip() + "\n"
 
 
@@ -86,11 +83,11 @@ def write(out: Path, *, force: bool = False) -> list[str]:
     """Write it; returns the students' files that were kept because they differ."""
     out = out.resolve()
     if out == PROJECT:
-        raise HandoutError(f"OUT must be a folder of its own, got the project itself, {out}")
+        raise HandoutError(f"OUT must not be the project itself, got {out}")
     if out.exists() and not out.is_dir():
-        raise HandoutError(f"OUT must be a folder, new or empty; {out} is a file")
+        raise HandoutError(f"OUT must be a new or empty folder; {out} is a file")
     if out.is_dir() and any(out.iterdir()) and not force:
-        raise HandoutError(f"OUT must be new or empty; {out} is not empty (--force writes into it all the same)")
+        raise HandoutError(f"OUT must be new or empty; {out} is not empty (use --force to write into it)")
     kept = []
     for name, contents in files().items():
         path = out / name

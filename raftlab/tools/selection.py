@@ -1,7 +1,7 @@
-"""Which tests: by name, by glob, by part (2a ... 3b) or by file, without going through pytest.
+"""Selects tests by name, glob, part (2a ... 3b) or file, without pytest.
 
-A lab test is a function `test_*` whose one parameter is `make_config` or `make_scenario`, or for a service
-`make_kv_config`; or a file of steps, a scenario. Every tool that runs tests selects here and calls
+A lab test is a function `test_*` with one parameter (`make_config`, `make_scenario` or, for a service,
+`make_kv_config`), or a scenario file. Every tool that runs tests selects them here and calls
 `raftlab.harness.run.run_test`.
 """
 
@@ -23,19 +23,19 @@ from labsim.stacks import short_path
 from raftlab.harness.lab_test import LabTest, LabTestKind, part_of
 from raftlab.scenarios.collection import collect
 
-# The lab's own tests, where they lie in the source tree; the working directory's, when that is another one.
+# Relative to the working directory.
 TESTS = Path("tests")
-SCENARIOS = "scenarios"  # their folder there, and the word that selects all of them
+SCENARIOS = "scenarios"  # the folder of scenarios in TESTS, and the pattern that selects all of them
 SCENARIO = ".scenario"
 
 
 def service_for(tests: Iterable[LabTest], kv: Path) -> Path | None:
-    """The service to load with the peer, if some of these tests are of one."""
+    """The service to load with the peer, if any of these tests needs one."""
     return kv if any(test.wants_service for test in tests) else None
 
 
 class SelectionError(Exception):
-    """The selection names nothing, or a file that cannot be loaded; the text says which and what there is."""
+    """No test matches the selection, or a file cannot be loaded; the message names it and the alternatives."""
 
 
 def default_files() -> list[Path]:
@@ -49,7 +49,7 @@ def scenario_files() -> list[Path]:
 
 
 def load_tests(file: Path) -> list[LabTest]:
-    """The lab tests of one file, in the order they stand there."""
+    """The lab tests of one file, in the file's order."""
     file = file.resolve()
     if file.suffix == SCENARIO:
         return [_load_scenario(file)]
@@ -62,13 +62,13 @@ def load_tests(file: Path) -> list[LabTest]:
 
 
 def _is_runnable(function: Callable[..., Any]) -> bool:
-    """Whether it asks for one thing. Calling a generator or a coroutine would run nothing, and pass."""
+    """Whether it has one parameter. Calling a generator or a coroutine would run nothing and pass."""
     runs_nothing = inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function)
     return len(inspect.signature(function).parameters) == 1 and not runs_nothing
 
 
 def _load_scenario(file: Path) -> LabTest:
-    # Only now: a peer that brings messages of its own is loaded before the tester.
+    # Imported only now: a peer with its own messages module must be loaded before the tester.
     from raftlab.scenarios.runner import make_lab_test
     from raftlab.scenarios.text import ScriptError, read_script
 
@@ -82,7 +82,7 @@ def _load_scenario(file: Path) -> LabTest:
 def _module(file: Path) -> ModuleType:
     if not file.is_file():
         raise SelectionError(f"{short_path(str(file))}: no such test file")
-    # The number tells a-b.py from a_b.py.
+    # The checksum distinguishes a-b.py from a_b.py.
     name = f"labtests_{re.sub(r'[^0-9A-Za-z]', '_', str(file))}_{zlib.crc32(os.fsencode(file)):08x}"
     module = sys.modules.get(name)
     if module is None:
@@ -92,7 +92,7 @@ def _module(file: Path) -> ModuleType:
         sys.modules[name] = module
         try:
             spec.loader.exec_module(module)
-        except BaseException as error:  # also pytest.skip() and sys.exit(), which are no Exception
+        except BaseException as error:  # including pytest.skip() and sys.exit(), which do not raise an Exception
             del sys.modules[name]
             if isinstance(error, KeyboardInterrupt):
                 raise
@@ -103,7 +103,7 @@ def _module(file: Path) -> ModuleType:
 
 
 def not_lab_tests(file: Path) -> dict[str, str]:
-    """What pytest would run there and nobody here does, and why not."""
+    """Tests in the file that pytest would run but the lab does not, each with the reason."""
     if file.suffix == SCENARIO:
         return {}
     known = {test.name for test in load_tests(file)}
@@ -118,7 +118,7 @@ def not_lab_tests(file: Path) -> dict[str, str]:
 
 def _why_not(name: str, function: Callable[..., Any]) -> str:
     if _parametrized(function):
-        # Before its parameters: these are not what is wrong with it.
+        # Checked before its parameters, which are not the problem.
         return (
             "it is parametrized, and points are given per function; write one function for each set of values, or "
             "one with a loop"
@@ -131,10 +131,10 @@ def _why_not(name: str, function: Callable[..., Any]) -> str:
     others = [parameter for parameter in parameters if parameter not in _PARAMETERS]
     if others or len(parameters) > 1:
         asked = ", ".join(others or parameters)
-        return f"it asks for {asked}; the one thing that a test is given here is make_config, or make_kv_config"
+        return f"it has the parameter {asked}; a lab test has one parameter, make_config or make_kv_config"
     if not parameters:
-        return "it does not ask for make_config; it needs that one parameter, or a name that does not begin with test"
-    return f"its name begins with test, but not with test_; call it test_{name.removeprefix('test')}"
+        return "it has no parameter; add make_config, or choose a name that does not start with test"
+    return f"its name starts with test, but not with test_; rename it to test_{name.removeprefix('test')}"
 
 
 def _parametrized(function: Callable[..., Any]) -> bool:
@@ -145,21 +145,21 @@ _PARAMETERS = [kind.value for kind in LabTestKind]
 
 
 def select(patterns: Iterable[str], files: Iterable[Path] = ()) -> list[LabTest]:
-    """The tests that match any pattern: a name, a glob, a part, or the word `scenarios`. Without one all tests, and no
-    scenario but those among `files`."""
+    """The tests that match any pattern: a name, a glob, a part, or `scenarios`. Without patterns all tests, but only
+    those scenarios that are in `files`."""
     given = list(files)
     tests = [test for file in (given or default_files()) for test in load_tests(file)]
     patterns = list(patterns)
     if not patterns:
         return tests
-    # A scenario is called as its file is: only those that are asked for are read.
+    # A scenario has the name of its file, so only selected ones need to be read.
     scenarios = [] if given else [file.resolve() for file in scenario_files()]
     there = [(test.name, test.file) for test in tests] + [(file.stem, file) for file in scenarios]
     for pattern in patterns:
         if not any(_matches(name, file, pattern) for name, file in there):
             near = [name for name, _ in there if pattern.strip("*") in name][:5]
-            hint = f"; did you mean {', '.join(near)}?" if near else f"; there are {len(there)} tests, see --list"
-            raise SelectionError(f"no test is called {pattern!r}{hint}")
+            hint = f"; did you mean {', '.join(near)}?" if near else f"; lab stress --list shows all {len(there)} tests"
+            raise SelectionError(f"no test matches {pattern!r}{hint}")
     chosen = {place for place in there if any(_matches(*place, pattern) for pattern in patterns)}
     return [
         *(test for test in tests if (test.name, test.file) in chosen),

@@ -1,1 +1,1 @@
-"""Helpers that several tools share. Nothing here imports a tool."""
+"""Helpers that several tools share. Modules here import no tool."""

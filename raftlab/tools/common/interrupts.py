@@ -1,9 +1,8 @@
-"""Ends of a command that has processes of its own: whoever asks it to stop gets all of them stopped.
+"""Ctrl-C and SIGTERM in commands that have worker processes.
 
-A thread looks after each of these processes, and the main thread waits for what they have to say in futures. An
-interrupt that is raised while the main thread has hold of a future's lock would leave it locked: the thread with the
-answer waits for that lock, the main thread for the thread, and the command never ends. So all that touches futures or
-their pool is done here, or is `defer_interrupts()`.
+A thread serves each process, and the main thread waits for their results in futures. An interrupt that is raised while
+the main thread holds a future's lock would leave the lock held and deadlock the command. So code that touches futures
+or their pool is in this module or runs under `defer_interrupts()`.
 
 Start at `sigterm_as_interrupt()`.
 """
@@ -19,13 +18,13 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-# How long an interrupt may wait, and how often whoever watches gets a turn.
+# The longest time that an interrupt is deferred while waiting for futures.
 TICK_S = 0.2
 
 
 @contextmanager
 def sigterm_as_interrupt() -> Iterator[None]:
-    """`kill` and `timeout` get the summary, as Ctrl-C does."""
+    """`kill` and `timeout` end the command with its summary, as Ctrl-C does."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -38,13 +37,13 @@ def sigterm_as_interrupt() -> Iterator[None]:
 
 @contextmanager
 def defer_interrupts() -> Iterator[None]:
-    """An interrupt that comes within is raised at the end. For what is short: nobody can end it."""
+    """Raise an interrupt that arrives in this block at its end. Only for short blocks: they cannot be interrupted."""
     if threading.current_thread() is not threading.main_thread():
-        yield  # signals are the main thread's
+        yield  # only the main thread receives signals
         return
     came: list[int] = []
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    # Not one that is ignored, or ends the process by itself.
+    # Only Python handlers: SIG_IGN and SIG_DFL are not callable.
     handlers = {int(number): handler for number, handler in before.items() if callable(handler)}
     try:
         for number in handlers:
@@ -58,7 +57,7 @@ def defer_interrupts() -> Iterator[None]:
 
 
 def first_done(futures: Collection[Future[T]]) -> set[Future[T]]:
-    """Those that have ended, as soon as one has; none when a tick has passed before."""
+    """The finished futures, as soon as there is one; an empty set after one tick."""
     with defer_interrupts():
         return wait(futures, timeout=TICK_S, return_when=FIRST_COMPLETED).done
 

@@ -1,4 +1,4 @@
-"""One command at a time writes into a folder."""
+"""A lock on an output folder: one command at a time writes into it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from labsim.stacks import short_path
 
 
 class FolderInUse(Exception):
-    """Another process writes there; the text says which command, and what to do."""
+    """Another process is writing into the folder; the message names the command and the fix."""
 
 
 @contextmanager
 def exclusive_lock(out: Path, command: str) -> Iterator[None]:
-    """Two of them would take each other's files away. The lock ends with its process at last."""
+    """Two commands would delete each other's files. The lock ends with the process at the latest."""
     out.mkdir(parents=True, exist_ok=True)
     with (out / ".lock").open("w") as lock:
         try:

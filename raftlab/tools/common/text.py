@@ -1,4 +1,4 @@
-"""Numbers, times and foreign text as they are written for people."""
+"""Formats numbers, times and untrusted text for people."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ def duration(seconds: float) -> str:
 
 
 def printable(text: str) -> str:
-    """As XML can hold it: XML 1.0 has no way to write other control characters."""
+    """Replace the control characters that XML 1.0 cannot represent."""
     return "".join(c if c in "\t\n\r" or c >= " " else "?" for c in text)

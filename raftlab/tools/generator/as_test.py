@@ -1,6 +1,6 @@
-"""A random run, as a test: its seed draws it. So whatever runs tests over seeds can fuzz, the grader too.
+"""Random runs as lab tests, so that every tool that runs tests over seeds can fuzz, for example the grader or
 
-`lab stress --file raftlab/tools/generator/as_test.py` has it.
+lab stress --file raftlab/tools/generator/as_test.py
 """
 
 from __future__ import annotations

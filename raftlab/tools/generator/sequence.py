@@ -1,9 +1,8 @@
-"""A lane: runs drawn one after the other, each from its number alone.
+"""A sequence of random runs, each generated from its number alone.
 
-Promise: a seed and a lane are one sequence of runs, in any process. Not promised: that a run fails; most peers are
-right. What is drawn next is in step_generator.py.
+Promise: a seed and a sequence number give the same runs in any process. step_generator.py generates the steps.
 
-Start at `Lane.run()`.
+Start at `RunSequence.run()`.
 """
 
 from __future__ import annotations
@@ -19,17 +18,17 @@ from raftlab.scenarios.stepped_cluster import ExpectationFailed, ScenarioError
 from raftlab.scenarios.text import Script, parse_step
 from raftlab.tools.generator.step_generator import StepGenerator
 
-SEED = 1  # of timeouts and turns: what `lab scenario` plays with, so that a list of steps alone is the run
+SEED = 1  # for timeouts and scheduling; the default of `lab scenario`, so that the steps alone reproduce the run
 PROGRESS = "expect progress"
-_STEPS = (10, 100)  # of a run, at least and at most
-_VIRTUAL_S_MAX = 60.0  # of virtual time; a run may take 120 s, and what comes at its end takes some
+_STEPS = (10, 100)  # per run, minimum and maximum
+_VIRTUAL_S_MAX = 60.0  # of virtual time; a run may take 120 s, and the check for progress needs some of it
 PEERS = (3, 3, 3, 4, 5, 5)
 _WITH_SNAPSHOTS = 0.6
 
 
 @dataclass(frozen=True)
 class ScenarioSteps:
-    """A run: the lines of a scenario."""
+    """The steps of a run, as lines of a scenario."""
 
     peers: int
     snapshots: bool
@@ -41,10 +40,10 @@ class ScenarioSteps:
 
 
 class RunSequence:
-    """Runs, one after the other."""
+    """Random runs, one after the other."""
 
     def __init__(self, launcher: PeerLauncher, seed: int, number: int, *, after: int = 0, race: bool = False) -> None:
-        """`after`: how many of its runs were made before."""
+        """`after`: skip this many runs."""
         self._launcher = launcher
         self._seed_text = f"{seed} {number}"
         self._race = race
@@ -53,10 +52,10 @@ class RunSequence:
         self.steps = 0  # made here, in all runs
 
     def run(self) -> tuple[ScenarioSteps, int, Run]:
-        """The next run: its steps up to where it ended, its seed, and what came of it."""
+        """Make the next run. Returns the steps made, the seed and the run."""
         self.runs += 1
         random = Random(f"{self._seed_text} {self.runs}")
-        # Who loses a turn, and when, is drawn from the seed alone.
+        # The seed alone decides which threads are preempted.
         seed = random.randrange(1, 1 << 31) if self._race else SEED
         snapshots = self._has_snapshots and random.random() < _WITH_SNAPSHOTS
         peers = random.choice(PEERS)
@@ -68,7 +67,7 @@ class RunSequence:
 
 
 class StepPlayer:
-    """Makes the steps of one run: whatever is drawn, and at its end progress is asked for."""
+    """Makes the generated steps of one run, and at its end expects progress."""
 
     def __init__(self, random: Random) -> None:
         self._random = random
@@ -85,8 +84,8 @@ class StepPlayer:
         self._make(scenario, script, PROGRESS)
 
     def _make(self, scenario: Scenario, script: Script, text: str) -> None:
-        """One step. It is among those made already when a rule is broken in it. If it makes no sense, what is left of
-        it is the time that somebody's clock ran in vain."""
+        """Make one step. It is in `made` before it runs, because it may break a rule. If it is impossible, it is
+        replaced by `run` steps for the time that clocks ran."""
         action = parse_step(text, script)
         scenario.step_text = text
         self.made.append(text)

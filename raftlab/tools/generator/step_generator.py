@@ -1,11 +1,10 @@
-"""What comes next in a random run: steps of the scenario language, drawn as things stand.
+"""Generates the steps of a random run, each from the current state of the cluster.
 
-A move is an idea that takes a few steps: an election, a command and who gets it, a crash and the restart. Its steps are
-simple ones (a campaign, a delivery), and each is drawn when the one before it is over, so that nearly all of them make
-sense. Which moves a run likes is drawn first: a run that does everything a little finds less than many runs that each
-do a few things often.
+Steps come in short sequences with a purpose: an election, a command and its replication, a crash and the restart. Each
+step is generated when the previous one is done, so nearly all are possible. The weights of the sequences are random per
+run: many runs that each do a few things often find more than runs that do a little of everything.
 
-Start at `Drawer.draw()`.
+Start at `StepGenerator.draw()`.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ StepSequence = Iterator[str]
 MOMENTS = ("before save", "after save", "after reply")
 _WEIGHT_FACTORS = (0.0, 0.3, 1.0, 1.0, 3.0)
 _ELECT_FIRST = 0.5
-_EMPTY_MAX = 100  # moves in a row that nobody can make as things stand
+_EMPTY_MAX = 100  # impossible sequences in a row
 
 
 class StepGenerator:
-    """Draws the steps of one run."""
+    """Generates the steps of one run."""
 
     def __init__(self, scenario: Scenario, random: Random, *, snapshots: bool) -> None:
         self._scenario = scenario
@@ -77,7 +76,7 @@ class StepGenerator:
             self._weights[place] = max(self._weights[place], weights[needed] * _WEIGHT_FACTORS[1])
 
     def draw(self) -> str:
-        """The next step. It may be one that makes no sense after all; then it is left out."""
+        """The next step. It may still be impossible; then the caller skips it."""
         for _ in range(_EMPTY_MAX):
             step = next(self._sequence, None)
             if step is not None:
@@ -86,14 +85,14 @@ class StepGenerator:
         return next(self._run_all())
 
     def _choose_sequence(self) -> StepSequence:
-        # Without a leader little can happen, and without a majority nobody gets to be one.
+        # Little happens without a leader, and a leader needs a majority.
         if not self._leaders() and self._random.random() < _ELECT_FIRST:
             enough = len(self._awake()) > self._config.n // 2
             return self._elect() if enough else self._random.choice((self._restart, self._resume))()
         (generator,) = self._random.choices(self._generators, self._weights)
         return generator()
 
-    # ---- who there is -----------------------------------------------------------------------------------------------
+    # ---- peers by state ---------------------------------------------------------------------------------------------
 
     def _up(self) -> list[int]:
         return [i for i in range(self._config.n) if self._config.is_up(i)]
@@ -108,13 +107,13 @@ class StepGenerator:
         return [i for i in self._up() if not self._config.is_paused(i)]
 
     def _leaders(self) -> list[int]:
-        """Whoever thinks that it leads, as far as messages tell."""
+        """The peers that consider themselves leader, as far as messages show."""
         peers = self._scenario.checker.facts.peers
-        # Who has won an election, and has not shown a later term since.
+        # Those that won an election and have not shown a later term since.
         return [i for i in self._awake() if 0 < peers[str(i)].elected_term == peers[str(i)].observed_term]
 
     def _leader(self) -> int | None:
-        """Mostly that of the latest term."""
+        """A leader, usually that of the latest term."""
         leaders = self._leaders()
         if not leaders or self._random.random() < 0.2:
             return self._one_of(leaders)
@@ -125,13 +124,13 @@ class StepGenerator:
         return self._random.choice(things) if things else None
 
     def _some_of(self, things: Sequence[T]) -> list[T]:
-        """At least one, if there is one."""
+        """A random subset with at least one element, if there is one."""
         return self._random.sample(things, self._random.randint(1, len(things))) if things else []
 
     def _others(self, i: int) -> list[int]:
         return [other for other in self._awake() if other != i]
 
-    # ---- moves: elections, commands -------------------------------------------------------------------------------
+    # ---- sequences: elections, commands -----------------------------------------------------------------------------
 
     def _campaign(self) -> StepSequence:
         leaders = self._leaders()
@@ -140,7 +139,7 @@ class StepGenerator:
             yield f"campaign {candidate}"
 
     def _elect(self) -> StepSequence:
-        """Mostly somebody whom a majority can vote for, and those."""
+        """An election, usually of a peer for which a majority can vote."""
         leaders = self._leaders()
         candidates = [i for i in self._awake() if i not in leaders]
         electable = self._can_win(candidates, self._awake())
@@ -154,23 +153,23 @@ class StepGenerator:
             return
         rival = self._random.choice(candidates)
         if rival != candidate and self._random.random() < 0.1 and not self._scenario.observations.never_campaigns:
-            yield f"campaign {rival}"  # in the same term, perhaps, and who is asked hears of it later
+            yield f"campaign {rival}"  # perhaps in the same term
         yield from self._win_election(candidate, asked)
 
     def _can_win(self, candidates: Sequence[int], voters: Sequence[int]) -> dict[int, list[int]]:
-        """Those for whom enough of the voters can vote, and who can."""
+        """The candidates for which enough voters can vote, with these voters."""
         can = {i: [voter for voter in voters if voter != i and self._may_vote(voter, i)] for i in candidates}
         return {i: those for i, those in can.items() if len(those) >= self._config.n // 2}
 
     def _win_election(self, candidate: int, asked: Sequence[int]) -> StepSequence:
-        """It campaigns, and of those asked enough answer, if there are enough."""
+        """The candidate campaigns and, if possible, enough of the asked peers reply."""
         observations = self._scenario.observations
         if observations.never_campaigns:
             yield f"run {candidate} {self._random.choice((700, 1500))}ms"
             yield "deliver"
             return
         if observations.ignores_vote_requests:
-            # These take no notice of it until they have not heard their leader for long (§6), and may campaign then.
+            # These peers ignore vote requests until they have not heard from a leader for a while (§6).
             for voter in asked:
                 yield f"run {voter} {self._random.choice((300, 700))}ms"
             term = 1 + max(self._scenario.checker.facts.peers[str(i)].observed_term for i in (candidate, *asked))
@@ -183,10 +182,10 @@ class StepGenerator:
             yield from self._exchange(candidate, voter, "vote", f" term {term}")
 
     def _depose_leader(self) -> StepSequence:
-        """A leader whose last commands few others have gets a successor without those: they are not to stay.
+        """Depose a leader whose last commands only few others have: a successor without them overwrites these commands.
 
-        Who has them hears of it by entries or by a snapshot, and may lead next, while answers to what it asked in its
-        first term are still on their way.
+        The deposed peers learn this from entries or a snapshot. One of them may lead next, while replies to its
+        requests of the earlier term are still in flight.
         """
         leader = self._leader()
         others = [] if leader is None else self._others(leader)
@@ -218,12 +217,12 @@ class StepGenerator:
         if again not in self._awake() or self._random.random() < 0.3:
             return
         if self._random.random() < 0.3:
-            yield f"crash {again}"  # what it has on its disk is what it leads with
+            yield f"crash {again}"  # so it will lead with its saved log
             yield f"restart {again}"
         yield from self._win_election(again, self._others(again))
         if again in self._leaders():
             yield from self._start_commands(again, 1)
-            # Just short of a majority, perhaps: one old answer that counts is then one too many.
+            # Perhaps just short of a majority, so that counting one old reply breaks a rule.
             short = self._random.sample(self._others(again), min(self._config.n // 2 - 1, len(self._others(again))))
             yield from self._replicate_to(again, self._random.choice((short, self._some_of(self._others(again)))))
         for queued in [
@@ -233,7 +232,7 @@ class StepGenerator:
                 yield f"deliver {self._named(queued)}"
 
     def _candidate_without_entry(self) -> StepSequence:
-        """Just enough have a command for it to be committed, and somebody who lacks it asks everybody for votes."""
+        """Commit a command on a bare majority; then a peer that lacks it asks all others for votes."""
         leader = self._leader()
         others = [] if leader is None else self._others(leader)
         half = self._config.n // 2
@@ -247,14 +246,14 @@ class StepGenerator:
         if candidate is None:
             return
         if self._snapshots and len(lacking) > 1 and self._random.random() < 0.5:
-            # Another who lacked it has it by a snapshot, and in no entry.
+            # Another peer that lacked the command has it only in a snapshot.
             yield from self._shorten_log(leader)
             yield from self._replicate_to(leader, [other for other in lacking if other != candidate])
         yield from self._win_election(candidate, self._others(candidate))
 
     def _rivals(self) -> StepSequence:
-        """Two ask in one term. Who has voted for the first forgets it, perhaps, before it hears the second: it crashes,
-        has the first as its leader and crashes again, or gets a snapshot of it."""
+        """Two candidates in one term. A voter of the first may forget its vote before the second asks: it crashes, or
+        it follows the first as leader and crashes again, or it gets a snapshot from it."""
         leader = self._leader()
         behind = None
         if leader is not None and self._snapshots and self._random.random() < 0.5:
@@ -289,18 +288,18 @@ class StepGenerator:
             crashes = self._random.randint(1, 2)
         for _ in range(crashes):
             if self._snapshots and voter in self._awake() and (applied := self._config.applied(voter)):
-                yield f"snapshot {voter} {max(applied)}"  # it saves, and its log grows no longer than the second's
+                yield f"snapshot {voter} {max(applied)}"  # it saves, and its log stays no longer than the second's
             yield f"crash {voter}"
             yield f"restart {voter}"
             if first in self._leaders():
                 yield from self._replicate_to(first, [voter])
-        # Not before: what is on its way to who crashes is lost.
+        # Not earlier: a crash of the voter drops messages in flight to it.
         yield f"campaign {second} term {term}"
         if self._between(second, voter, "vote"):
             yield f"deliver {second}->{voter} vote term {term}"
 
     def _leave_behind_others(self, behind: int | None, leader: int) -> StepSequence:
-        """Everybody but that one applies a command, and has a snapshot instead of it: whoever leads next sends that."""
+        """All peers except `behind` apply a command and replace it by a snapshot; the next leader must send that."""
         others = [other for other in self._others(leader) if other != behind]
         yield from self._start_commands(leader, 1)
         yield from self._update(leader, others)
@@ -308,7 +307,7 @@ class StepGenerator:
             yield from self._shorten_log(i)
 
     def _may_vote(self, voter: int, candidate: int) -> bool:
-        """If that one campaigns now, in its next term."""
+        """Whether the voter may vote for the candidate if it campaigns now, in its next term."""
         peers, logs = self._scenario.checker.facts.peers, self._scenario.observations.logs
         if peers[str(voter)].observed_term > peers[str(candidate)].observed_term:
             return False
@@ -346,7 +345,7 @@ class StepGenerator:
                     yield from self._exchange(leader, follower, kind)
 
     def _update(self, leader: int, followers: Sequence[int]) -> StepSequence:
-        """They get all that it has, and hear what of it is committed."""
+        """Bring the followers' logs and commit indexes up to date."""
         for _ in range(2):
             for follower in followers:
                 if leader not in self._awake() or follower not in self._awake():
@@ -361,7 +360,7 @@ class StepGenerator:
         return [kind for kind in ("append", "snapshot") if self._between(leader, follower, kind)]
 
     def _exchange(self, source: int, target: int, kind: str, of: str = "", *, answered: float = 0.9) -> StepSequence:
-        """A request arrives and, mostly, so does its answer."""
+        """Deliver a request and, usually, its reply."""
         if self._between(source, target, kind):
             yield f"deliver {source}->{target} {kind}{of}"
         if self._between(target, source, kind, is_reply=True) and self._random.random() < answered:
@@ -375,7 +374,7 @@ class StepGenerator:
             for queued in self._scenario.queued
         )
 
-    # ---- moves: messages ------------------------------------------------------------------------------------------
+    # ---- sequences: messages ----------------------------------------------------------------------------------------
 
     def _deliver_one(self) -> StepSequence:
         for _ in range(self._random.choice((1, 1, 2, 4))):
@@ -395,12 +394,12 @@ class StepGenerator:
             yield f"drop {self._named(queued)}"
 
     def _one_queued(self) -> QueuedMessage | None:
-        """The latest ones are more likely: of the old ones there are many."""
+        """A queued message. The latest ones are more likely, because there are many old ones."""
         queued = self._of_one_kind(self._scenario.queued, lambda queued: queued.message)
         return self._one_of(queued[-6:] if self._random.random() < 0.5 else queued)
 
     def _of_one_kind(self, things: Sequence[T], message: Callable[[T], Message]) -> list[T]:
-        """So that a rare one, a snapshot, gets its turn among many."""
+        """Choose an RPC first, so that rare ones, such as InstallSnapshot, are chosen as often as others."""
         kinds = sorted({message(thing).rpc for thing in things})
         kind = self._one_of(kinds)
         return [thing for thing in things if message(thing).rpc == kind]
@@ -412,7 +411,7 @@ class StepGenerator:
             yield f"duplicate {self._named(queued)}"
 
     def _redeliver(self, peers: Sequence[int] | None = None, kind: str | None = None) -> StepSequence:
-        """An old request, once more, to one of these; the latest ones are more likely."""
+        """Deliver an old request again, to one of these peers; the latest requests are more likely."""
         up = self._up() if peers is None else peers
         old = [message for message in self._scenario.observations.delivered if int(message.target) in up]
         if kind is None:
@@ -425,7 +424,8 @@ class StepGenerator:
             yield f"deliver {message.source}->{message.target} {kind} {message.ordinal} again"
 
     def _named(self, queued: QueuedMessage) -> str:
-        """By its term, or as the oldest of its kind, where that will do: so it means the same in a shorter run."""
+        """The message's name: by its term or as the oldest of its kind, if possible, so that it means the same in a
+        shorter run."""
         message, is_reply = queued.message, queued.is_reply
         source, target = direction(message, is_reply=is_reply)
         kind, term = kind_of(message.rpc), term_of(message)
@@ -443,7 +443,7 @@ class StepGenerator:
             return f"{name} term {term}"
         return f"{name} {message.ordinal}"
 
-    # ---- moves: faults, snapshots, time ---------------------------------------------------------------------------
+    # ---- sequences: faults, snapshots, time -------------------------------------------------------------------------
 
     def _crash(self) -> StepSequence:
         peer = self._one_of(self._up())
@@ -510,7 +510,7 @@ class StepGenerator:
             yield f"snapshot {peer} {self._random.randint(max(1, last - 3), last)}"
 
     def _install_snapshot(self) -> StepSequence:
-        """A follower that is sent a snapshot, because it lacks what stands in it, or because its leader thinks so."""
+        """A follower gets a snapshot because it lacks the entries, or because its leader believes so."""
         leader = self._leader()
         if leader is not None and (others := self._others(leader)):
             yield from self._send_snapshot(leader, self._random.choice(others))
@@ -534,17 +534,15 @@ class StepGenerator:
         if meanwhile == "crash":
             yield f"crash {behind} {self._random.choice(MOMENTS)}"
         elif meanwhile == "campaign" and not self._scenario.observations.hard_to_elect:
-            yield f"campaign {behind}"  # so its answer has a later term
+            yield f"campaign {behind}"  # so its reply has a later term
         if not self._between(leader, behind, "snapshot"):
-            yield from self._replicate_to(leader, [behind])  # it says what it lacks
+            yield from self._replicate_to(leader, [behind])  # its reply shows what it lacks
         yield from self._exchange(leader, behind, "snapshot")
         if self._random.random() < 0.5:
-            yield from self._replicate_to(
-                leader, [behind]
-            )  # what it has behind the snapshot is seen by what it answers
+            yield from self._replicate_to(leader, [behind])  # its replies show what it has after the snapshot
 
     def _snapshot_while_busy(self) -> StepSequence:
-        """What a peer has committed and the snapshots that it is sent wait for its service together."""
+        """Committed entries and snapshots wait together for a busy service."""
         leader = self._leader()
         others = [] if leader is None else self._others(leader)
         if leader is None or len(others) <= self._config.n // 2:
@@ -564,7 +562,7 @@ class StepGenerator:
             yield f"ready {waiting}"
 
     def _outdated_snapshot(self) -> StepSequence:
-        """Who has got on since it was sent a snapshot gets it once more."""
+        """A peer that has progressed since it got a snapshot gets the same snapshot again."""
         old = [message for message in self._scenario.observations.delivered if kind_of(message.rpc) == "snapshot"]
         known = sorted({int(message.target) for message in old} & set(self._awake()))
         peer = self._one_of(known)
@@ -587,14 +585,14 @@ class StepGenerator:
         yield from self._redeliver([peer], "snapshot")
 
     def _deliver_without_replies(self, leader: int, follower: int) -> StepSequence:
-        """All that is on its way there arrives, and its answers do not."""
+        """Deliver all AppendEntries in flight to the follower, but not its replies."""
         while self._between(leader, follower, "append"):
             yield f"deliver {leader}->{follower} append"
         if self._random.random() < 0.5:
             yield f"drop {follower}->{leader} append reply"
 
     def _shorten_log(self, leader: int) -> StepSequence:
-        """Whoever lacks what its snapshot stands for gets that next: no older entries are on their way."""
+        """The leader makes a snapshot; older entries in flight are dropped, so lagging followers get the snapshot."""
         if leader in self._awake() and (applied := self._config.applied(leader)):
             last = max(applied)
             yield f"snapshot {leader} {last if self._random.random() < 0.6 else max(1, last - 1)}"

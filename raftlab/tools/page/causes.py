@@ -1,9 +1,8 @@
-"""Why something happened: for each event the one before it that brought it about, as far as a trace can tell.
+"""The cause of each event: the earlier event that led to it, as far as the trace shows.
 
-A delivery is brought about by its send, an answer by its delivery, a reply by its answer. For what a peer does by
-itself it is what reached that peer last, if that was in the same instant: virtual time moves only when everybody
-waits, so what a peer does without any time passing, it does because of that. Otherwise its own clock woke it, and
-there is no cause.
+A send causes its delivery, a delivery its answer, an answer its reply. The cause of a peer's own action is the last
+event that reached the peer, if it happened at the same instant: virtual time advances only when all tasks wait.
+Otherwise the peer's own timer woke it, and the event has no cause.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ NONE = -1
 
 class Causes:
     def __init__(self) -> None:
-        self._sent: dict[int, int] = {}  # by the message's number: the place of its send
+        self._sent: dict[int, int] = {}  # by message number: the index of its send
         self._places: dict[tuple[int, str], int] = {}  # by id() of the message object and kind
-        self._came: dict[str, tuple[int, int]] = {}  # by node: what came in last, and when
-        self._starts: dict[str, list[int]] = {}  # that have not returned
+        self._came: dict[str, tuple[int, int]] = {}  # by node: index and time of the last event that reached it
+        self._starts: dict[str, list[int]] = {}  # by node: start() calls that have not returned
 
     def take(self, place: int, event: Event, call: TimelineCall | None) -> int:
         kind, node = event.kind, event.node

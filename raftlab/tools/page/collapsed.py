@@ -1,6 +1,6 @@
-"""What is not shown at first: calls that only repeat the last one, and what stands in another event's words.
+"""Events that the page does not show at first: calls that only repeat the last one, and events merged into another.
 
-Which calls repeat the last one, the timeline's `FirstPass` decides. Start at `CollapsedEvents.take()`.
+The timeline's `FirstPass` decides which calls repeat the last one. Start at `CollapsedEvents.take()`.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ class CollapsedEvents:
         self._of_call: dict[int, int] = {}  # by id() of the message
         self._open = False
         self.groups: list[CollapsedGroup] = []
-        self._save: dict[str, tuple[int, int]] = {}  # by peer: a save that nothing of it has followed yet, and when
+        self._save: dict[str, tuple[int, int]] = {}  # by peer: index and time of a save since its last other event
         self._fault: tuple[str, int, int] | None = None  # the latest of SERVER_ACTS that is shown: kind, time, place
         self._affected: list[str] = []
 
     def take(self, place: int, event: Event, call: TimelineCall | None, *, is_change: bool) -> tuple[int, int]:
-        """How the event is shown, and the number of its fold or -1. `news`: a connection that changes something."""
+        """How the event is shown, and the number of its group or -1. `is_change`: the event changes a connection."""
         if call is not None and call.collapsed and event.kind in MESSAGE_KINDS:
             return COLLAPSED, self._add_call(place, event, call)
         if event.kind in (START, STARTED) and self._is_refused(place, event):
@@ -61,14 +61,14 @@ class CollapsedEvents:
         return SHOWN, -1
 
     def absorbed_save(self, place: int, event: Event) -> int:
-        """The save that this request is told with: the peer saved in the same instant, and did nothing since. Or -1."""
+        """The save that this request's label mentions: the peer saved at this instant and did nothing since. Or -1."""
         saved, at_ns = self._save.pop(event.node, (-1, -1))
         if event.kind == PERSIST and event.detail is not None:
             self._save[event.node] = (place, event.at_ns)
         return saved if event.kind == SEND and at_ns == event.at_ns else -1
 
     def merged_fault(self, place: int, event: Event) -> tuple[int, list[str]]:
-        """An act of the tester's that is told with this one, or -1; and all peers that they are about."""
+        """An earlier fault of the same kind and instant that is shown with this one, or -1; and all affected peers."""
         kind, at_ns, before = self._fault or ("", -1, -1)
         together = kind == event.kind and at_ns == event.at_ns
         self._affected = [*self._affected, event.node] if together else [event.node]
@@ -91,7 +91,7 @@ class CollapsedEvents:
         return group
 
     def _is_refused(self, place: int, event: Event) -> bool:
-        """A start() that somebody who is no leader refused at once."""
+        """Whether a peer that does not lead refused this start() at once."""
         end = self._known.results.get(place) if event.kind == START else place
         begin = place if event.kind == START else self._begun.get(place)
         if end is None or begin is None:
@@ -102,7 +102,7 @@ class CollapsedEvents:
     def _add_refused_start(self, place: int, event: Event) -> int:
         end = self._known.results[place] if event.kind == START else place
         if end in self._known.skip and not self._open:
-            return -1  # the tester looks for the leader, and finds it
+            return -1  # the tester was looking for the leader and found it
         group = self._open_group(place, event)
         if event.kind == START:
             group.add_refused_start(event.node)

@@ -1,9 +1,9 @@
-"""`lab page`: a run as one HTML file, to look at and to step through.
+"""`lab page`: writes a run as one HTML file to step through.
 
     lab page test_backup_2b --seed 7                 run it and write build/pages/test_backup_2b-7.html
     lab page --trace run.jsonl --out run.html        of a saved trace
 
-Others (failure reports) call `write_page()`. What is told is decided in data.py, how it is shown in web/.
+Other tools call `write_page()`. data.py decides what the page contains, web/ how it looks.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _OUT = replace(OUT, metavar="FILE", help=f"file to write (default: {PAGES}/TEST-
 
 
 class PageError(Exception):
-    """What was asked for cannot be written; the text says why."""
+    """The page cannot be written; the message names the reason."""
 
 
 def write_page(
@@ -51,7 +51,7 @@ def write_page(
 
 
 def run_summary(run: Run, test: str, replay: str) -> dict[str, Any]:
-    """What the page says of the run itself."""
+    """The page's data about the run as a whole."""
     assert run.simulation is not None and run.simulation.trace is not None
     summary: dict[str, Any] = {"test": test, "seed": run.seed, "digest": run.digest, "replay": replay, "failed": False}
     summary["ends_ns"] = run.simulation.now_ns

@@ -1,8 +1,8 @@
-"""A run as the page wants it: columns of numbers, and tables of the texts and values that these refer to.
+"""The page's data: columns of numbers, and tables of the texts and values that the numbers refer to.
 
-All words are made here, by the timeline's own functions, and all conclusions (roles, logs, causes, folds) are drawn
-here. The page only shows. The columns are described where they are filled; web/data.js reads them. Start at
-`page_data()`.
+All texts are made here, with the timeline's functions, and all conclusions (roles, logs, causes, collapsed groups) are
+drawn here; the page only displays them. The columns are described where they are filled; web/data.js reads them. Start
+at `page_data()`.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ from raftlab.trace.events import (
 )
 
 FORMAT = 1
-# What a call's column is called, by the kind of event whose place it holds.
+# Names of a call's columns, by the kind of event whose index they contain.
 _STEPS = {SEND: "sent", DELIVER: "delivered", ANSWER: "answered", REPLY: "replied"}
 TESTER = "tester"
 
 
 def page_data(events: Sequence[Event], run: dict[str, Any], watcher: FieldWatcher | None = None) -> dict[str, Any]:
-    """What is written into the page. `run` is what is told of the run itself, and goes in as it is."""
+    """The data written into the page. `run`: data about the run as a whole, copied unchanged."""
     collecting = gc.isenabled()
-    gc.disable()  # all that is made here stays, and looking for garbage in it takes long
+    gc.disable()  # nothing made here becomes garbage, and collecting takes long
     try:
         builder = _PageData(events)
         builder.read()
@@ -69,7 +69,7 @@ def page_data(events: Sequence[Event], run: dict[str, Any], watcher: FieldWatche
 
 
 class _Calls:
-    """A column for each thing that is known of a call; the place of an event, or -1."""
+    """A column for each property of a call: the index of an event, or -1."""
 
     def __init__(self) -> None:
         self.columns: dict[str, list[Any]] = {
@@ -126,10 +126,10 @@ class _PageData:
             name: [] for name in ("time", "kind", "lane", "call", "words", "topic", "term", "cause", "shown", "fold")
         }
         self._faults: list[int] = []
-        self._saved_before: set[int] = set()  # events at which a peer has become something, and saved just before
+        self._saved_before: set[int] = set()  # events at which a peer changed its role and had just saved
         self._snapshots: dict[str, Any] = {}
-        self._new_snapshots: set[int] = set()  # saves of one
-        self._operations: list[list[int]] = []  # lane, place of the call, of the return, words, whether it is accused
+        self._new_snapshots: set[int] = set()  # saves of a new snapshot
+        self._operations: list[list[int]] = []  # swimlane, index of the call, of the return, text, 1 for a violation
 
     def read(self) -> None:
         columns = self._columns
@@ -169,7 +169,7 @@ class _PageData:
         self._read_operations()
 
     def _join(self, place: int, event: Event) -> None:
-        """What is told together with an event before it that then need not be shown itself."""
+        """Merge an earlier event of the same instant into this one."""
         texts, shown = self._columns["words"], self._columns["shown"]
         if event.kind in SERVER_ACTS:
             before, affected = self._collapsed.merged_fault(place, event)
@@ -202,7 +202,7 @@ class _PageData:
         return number
 
     def _label(self, place: int, event: Event, call: TimelineCall | None) -> tuple[str, LabelTexts]:
-        """The topic, and the event in words."""
+        """The event's topic and label."""
         kind, detail = event.kind, event.detail
         if call is not None:
             return call.topics[0], self._message_label(event, call)
@@ -318,7 +318,7 @@ class _PageData:
 
 
 def _with_saved(texts: LabelTexts) -> LabelTexts:
-    """What a peer says after it has saved; where there is no room for that, without it."""
+    """The label with the note that the peer saved, and last without it, for narrow columns."""
     return (*(f"{text} · saved" for text in texts), texts[-1])
 
 
@@ -328,6 +328,6 @@ def _state_of(changes: Any) -> dict[str, Any]:
 
 
 def find_events(events: Sequence[Event], wanted: Iterable[tuple[int, Any]]) -> list[int]:
-    """The places of those messages' events, each known by its time and its message."""
+    """The indexes of these messages' events, each given by its time and its message."""
     by_key = {(at_ns, id(message)) for at_ns, message in wanted}
     return [place for place, event in enumerate(events) if (event.at_ns, id(event.detail)) in by_key]

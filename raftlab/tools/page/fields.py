@@ -1,8 +1,8 @@
-"""What peers hold themselves, event by event: their fields, read in a replay, and the line that was running.
+"""The peers' own fields after each event, read while the run is replayed, and the line that was running.
 
-After each event the peer that it is about is looked at. Whatever of it is plain data (numbers, texts, lists and dicts
-of these, entries of a log) is taken down where it has changed, lists as what is new behind what stayed. Nothing of the
-peer is called but == of its data, so it runs as it would without. A peer in a process of its own cannot be looked at.
+After each event the fields of its peer are compared with their last values. Changed plain data (numbers, strings, lists
+and dicts of these, log entries) is recorded; of a list only the changed tail. This calls nothing of the peer except ==
+of its data, so the run is not affected. Sandboxed peers cannot be read.
 
 Start at `run_with_fields()`.
 """
@@ -27,13 +27,13 @@ from raftlab.tools.timeline import labels
 
 _SCALARS = (int, bool, float, str, type(None))
 _LISTS = (list, tuple)
-_ITEMS_MAX = 5_000  # of a list; a longer one is not taken down
+_ITEMS_MAX = 5_000  # of a list; longer ones are not recorded
 _TEXT_MAX = 120
 _GONE = object()
 
 
 def run_with_fields(test: LabTest, launcher: PeerLauncher, seed: int) -> tuple[Run, FieldWatcher]:
-    """run_test(), with somebody who looks at the peers."""
+    """run_test(), recording the peers' fields."""
     simulation = Simulation(seed)
     assert simulation.trace is not None
     watcher = FieldWatcher(simulation, simulation.trace)
@@ -52,20 +52,20 @@ def run_with_fields(test: LabTest, launcher: PeerLauncher, seed: int) -> tuple[R
 
 
 def _fields_of(thing: Any) -> dict[str, Any]:
-    """Those in slots too."""
+    """The fields in __dict__ and in slots."""
     fields = {}
     for cls in type(thing).__mro__:
         for name, descriptor in cls.__dict__.items():
             if descriptor.__class__ is MemberDescriptorType:
                 with suppress(AttributeError):  # not set yet
                     fields[name] = descriptor.__get__(thing)
-    with suppress(TypeError):  # it has slots alone
+    with suppress(TypeError):  # it has no __dict__
         fields |= vars(thing)
     return fields
 
 
 def _flat(fields: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Where a peer keeps its state in one object, that object's fields: `state.term`."""
+    """Replace a dataclass by its own fields: `state.term`."""
     for name, value in fields.items():
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             for inner, inner_value in _fields_of(value).items():
@@ -78,22 +78,22 @@ class FieldWatcher:
     def __init__(self, simulation: Simulation, trace: list[Event]) -> None:
         self._simulation = simulation
         self._trace = trace
-        self.peer: Callable[[int], Any] = lambda i: None  # nobody has been started yet
+        self.peer: Callable[[int], Any] = lambda i: None  # until the first peer is started
         self._state: dict[str, tuple[Any, dict[str, Any]]] = {}  # by node: the peer, and its fields as last seen
-        # By node: (event, name, value), the value None or a text; of a list (how many stay, texts behind them).
+        # By node: (event, name, value). The value is a text, or for a list (how many items stay, texts of the others).
         self.changes: dict[str, list[tuple[int, str, Any]]] = {}
         self.lines: dict[str, list[tuple[int, tuple[str, int]]]] = {}  # by node: (event, (file, line))
         self._is_own: dict[str, bool] = {}
 
     def observe(self, events: Sequence[Event]) -> None:
-        (event,) = events  # peers are as they are after this one
+        (event,) = events  # one at a time: the peers are in their state after this event
         node = event.node
         if not node.isdigit():
             return
         peer = self.peer(int(node))
         state = _fields_of(peer)
         if not state:
-            return  # it is down, or has none
+            return  # it is down, or has no fields
         place = len(self._trace) - 1
         known = self._state.get(node)
         if known is None or known[0] is not peer:
@@ -152,12 +152,12 @@ class FieldWatcher:
         return None if before.__class__ is _Items and before.texts == [text] else text
 
     def _is_running(self, node: str) -> bool:
-        """Whether it is the peer itself that runs, and not somebody who does something to it."""
+        """Whether a task of the peer itself is running, rather than the tester."""
         runs = self._simulation.current.node
         return runs is not None and runs.name == node
 
     def _line(self, frame: FrameType | None) -> tuple[str, int] | None:
-        """The innermost line of the peer's own."""
+        """The innermost line in the peer's code."""
         while frame is not None:
             file = frame.f_code.co_filename
             own = self._is_own.get(file)
@@ -169,7 +169,7 @@ class FieldWatcher:
         return None
 
     def columns(self, lanes: list[str], tables: Tables) -> list[dict[str, Any] | None]:
-        """For each lane: by field what it was when, and where the peer was then; None if nobody could look."""
+        """For each swimlane: the changes of each field and of the running line; None if the peer was never read."""
         return [self._of(name, tables) for name in lanes] if self.changes else []
 
     def _of(self, node: str, tables: Tables) -> dict[str, Any] | None:
@@ -177,7 +177,7 @@ class FieldWatcher:
             return None
         values: dict[str, list[int]] = {}
         lists: dict[str, list[Any]] = {}
-        end = len(self._trace)  # a rule may have been broken before the last that was seen
+        end = len(self._trace)  # the trace may have been cut back to an earlier broken rule
         for place, name, text in self.changes[node]:
             if place >= end:
                 break
@@ -196,7 +196,7 @@ class FieldWatcher:
 
 
 class _Items:
-    """A list or dict as last seen: a copy of it, and its texts."""
+    """The last value of a list or dict: a copy of it, and its texts."""
 
     __slots__ = ("texts", "value")
 
@@ -206,7 +206,7 @@ class _Items:
 
 
 def _equal(one: Any, other: Any) -> bool:
-    """Quick where the items are the very same; where they are not, their own == decides."""
+    """== that treats exceptions as a difference. Fast for identical items."""
     try:
         return bool(one == other)
     except Exception:
@@ -214,7 +214,7 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def _common_prefix(before: Any, now: Any) -> int:
-    """How many items at the beginning of two lists are equal."""
+    """The number of equal items at the beginning of two lists."""
     low, high = 0, min(len(before), len(now))
     while low < high:
         middle = (low + high + 1) // 2
@@ -232,12 +232,12 @@ def _line_text(line: tuple[str, int], tables: Tables) -> int:
 
 
 def _is_plain_data(items: Any) -> bool:
-    """Whether it is plain data, by its first items."""
+    """Whether this is a list of plain data, judged by its first items."""
     return all(item.__class__ in (*_SCALARS, *_LISTS) or dataclasses.is_dataclass(item) for item in items[:2])
 
 
 def _text(value: Any) -> str:
-    """As it is shown. Calls nothing of the peer's."""
+    """The value as text. Calls no code of the peer."""
     kind = value.__class__
     if kind is str:
         return labels.clean(repr(value[:_TEXT_MAX]))

@@ -1,8 +1,8 @@
-"""The page as one file: style, script and data in it, nothing outside it.
+"""The page as one self-contained file with style, script and data.
 
-The script is the modules of web/, put one after the other in the order in which they need each other; nobody needs
-Node. The data is deflated JSON in base64, which a browser unpacks by itself. A policy in the page forbids whatever is
-not this very script and this very style, so what a peer writes can be shown and can do nothing.
+The script is the modules of web/ in dependency order; Node is not needed. The data is deflated JSON in base64, which
+browsers can unpack. The content security policy allows only this script and this style, so text from a peer is
+harmless.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ def render_page(data: dict[str, Any], title: str) -> str:
 
 
 def fill(text: str, title: str, script: str, style: str, policy: str, data: str = "") -> str:
-    """In one pass: nothing that is put in is looked at again."""
+    """One pass, so that inserted text is not replaced again."""
     parts = {"TITLE": html.escape(title), "POLICY": policy, "STYLE": style, "SCRIPT": script, "DATA": data}
     return re.sub(r"@@([A-Z]+)@@", lambda found: parts[found[1]], text)
 
 
 def policy_for(script: str, style: str, *, connect: str = "'none'") -> str:
-    """What a browser lets the page do: run this script, with this style, and connect to nothing else."""
+    """The content security policy: only this script and this style, and connections only to `connect`."""
     ours = f"script-src '{_hash(script)}'; style-src '{_hash(style)}'; connect-src {connect}"
     return f"default-src 'none'; {ours}; base-uri 'none'; form-action 'none'"
 
 
 def compressed(data: dict[str, Any]) -> str:
-    # ASCII, so that no text, however broken, is more than text.
+    # ASCII, so that malformed text cannot break the page.
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return base64.b64encode(zlib.compress(text.encode("ascii"), 6)).decode()
 

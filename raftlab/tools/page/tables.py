@@ -1,7 +1,7 @@
-"""What stands many times in a run, written once: texts, values and log entries, each known by its number.
+"""Tables of the texts, values and log entries of a run, each stored once and referred to by number.
 
-Values are for showing: long texts and lists are cut where nobody reads on, and say so; a lone surrogate is written out,
-because no file can hold it. Start at `Tables`.
+Values are for display: long texts and lists are cut, with a note, and lone surrogates are escaped, because UTF-8 cannot
+encode them. Start at `Tables`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _WORDS_MAX = 400
 
 
 def encodable(text: str) -> str:
-    """As it can be written into a file: a lone surrogate as \\udc80."""
+    """The text as UTF-8 can encode it: a lone surrogate becomes \\udc80."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def shortened(value: Any) -> Any:
-    """What plain() gives, without what is too long to be read."""
+    """A value from plain(), with long texts and lists cut."""
     if isinstance(value, str):
         cut = value if len(value) <= _TEXT_MAX else f"{value[:_TEXT_MAX]}… ({len(value):,} characters)"
         return encodable(cut)
@@ -59,7 +59,7 @@ class Tables:
         ] = {}  # by id() of a list, which is kept here so that it stays its
 
     def text(self, *texts: str) -> int:
-        """One text: its wordings, the longest first, of which the page takes the first that there is room for."""
+        """The number of a label: one text in several lengths, longest first. The page shows the first that fits."""
         number = self._texts.get(texts)
         if number is None:
             number = self._texts[texts] = len(self.texts)
@@ -68,7 +68,7 @@ class Tables:
         return number
 
     def value(self, value: Any) -> int:
-        """-1 for None: there is none."""
+        """The number of a value; -1 for None."""
         if value is None:
             return -1
         key = json.dumps(value)
@@ -81,7 +81,7 @@ class Tables:
     def entry(self, entry: Any) -> int:
         term = labels.number(entry, "term")
         command = labels.field(entry, "command")
-        # Alike for the eye, and yet two: what differs is told apart where that is cheap.
+        # Different commands may look alike, so compare more than is shown.
         key = (term, command if command.__class__ in (int, str) else labels.value(command, 1_000))
         number = self._entries.get(key)
         if number is None:
@@ -101,7 +101,7 @@ class Tables:
         return known[1]
 
     def _known_entries(self, entries: Any) -> list[int] | None:
-        """All at once, if every one was seen before: a leader that is cut off sends an ever longer log."""
+        """The numbers if all entries are known. Fast, because a disconnected leader sends an ever longer log."""
         try:
             terms, commands = [entry.term for entry in entries], [entry.command for entry in entries]
         except AttributeError:
@@ -112,7 +112,7 @@ class Tables:
         return None if -1 in numbers else numbers
 
     def message(self, of: Any, packed: Any) -> int:
-        """Arguments or a reply. `packed`: its bytes and its type, where it has some: what travelled before is known."""
+        """The number of arguments or a reply. `packed`: its bytes and type, if any, as a key for equal messages."""
         if packed is not None:
             known = self._by_bytes.get(packed)
             if known is not None:
@@ -131,7 +131,7 @@ class Tables:
 
 
 def ranges(numbers: list[int]) -> list[int]:
-    """Numbers that follow each other as first and count, flat: entries get theirs in the order of the log."""
+    """Consecutive numbers as a flat list of first and count: entries are numbered in the order of the log."""
     result: list[int] = []
     for number in numbers:
         if result and number == result[-2] + result[-1]:

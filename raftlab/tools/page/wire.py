@@ -1,11 +1,11 @@
-"""What messages tell of each peer, event by event: vote, log, commit, applied, a leader's next and match.
+"""Each peer's state as derived from messages, event by event: vote, log, commit, applied, a leader's next and match.
 
-Role, term and links are those of the ClusterView, and the rest is known in the same way: a follower's log when it
-answers, a leader's commit index when it sends it. What a crash has taken away is noticed when the peer says otherwise.
+Role, term and links come from the ClusterView. A follower's log is known when it replies, a leader's commit index when
+it sends it. State lost in a crash is noticed when a later message contradicts it.
 
-Told as changes, each with the number of its event. A log is told as: its base (the last entry that a snapshot stands
-for) and that one's term, the index up to which it stays as it was, and the entries behind that. Start at
-`Wire.take()`.
+The result is a list of changes, each with the index of its event. A log change has: the base (the last entry in the
+snapshot) and its term, the index up to which the log is unchanged, and the entries after that. Start at
+`WireView.take()`.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from raftlab.trace.rpcs import APPEND, INSTALL, VOTE
 
 ROLES = (FOLLOWER, CANDIDATE, LEADER)
 UP, PAUSED, DISCONNECTED, FROZEN = 1, 2, 4, 8
-_UNKNOWN = -1  # an entry that nobody has shown
+_UNKNOWN = -1  # an entry that no message has shown
 
 
 class PeerChanges:
-    """Of one peer, by field: event, value, event, value ..."""
+    """The changes of one peer, by field: event, value, event, value ..."""
 
     def __init__(self) -> None:
         self.fields: dict[str, list[Any]] = {}
         self._now: dict[str, Any] = {}
         self.log: list[tuple[int, int, int, int, list[int]]] = []
-        self.indexes: list[int] = []  # event, follower, next, match; follower -1: nothing is known any more
+        self.indexes: list[int] = []  # event, follower, next, match; follower -1: forget all
 
     def set(self, place: int, name: str, value: Any) -> bool:
         if self._now.get(name) == value:
@@ -65,7 +65,7 @@ class PeerChanges:
 
 
 class KnownLog:
-    """The entries behind `base`, by number."""
+    """The known entries of a log after `base`, by number."""
 
     def __init__(self) -> None:
         self.base = 0
@@ -81,7 +81,7 @@ class KnownLog:
         return self.entries[at] if 0 <= at < len(self.entries) else _UNKNOWN
 
     def up_to(self, index: int) -> list[int]:
-        """The entries behind the base up to there; what is not known stands there as such."""
+        """The entries after the base up to this index; unknown ones are _UNKNOWN."""
         known = self.entries[: max(index - self.base, 0)]
         return known + [_UNKNOWN] * (index - self.base - len(known))
 
@@ -98,9 +98,9 @@ class WireView:
         self._service_snapshots: dict[str, int] = {}
         self.changes = {name: PeerChanges() for name in view.peers}
         self.logs = {name: KnownLog() for name in view.peers}
-        self.role_changes: list[tuple[int, str, str, int]] = []  # event, who, what, in which term
-        self.commits: list[int] = []  # events after which somebody knows more to be committed than anybody before
-        self.link_changes: set[int] = set()  # connections that change something
+        self.role_changes: list[tuple[int, str, str, int]] = []  # event, peer, role, term
+        self.commits: list[int] = []  # events at which the highest known commit index rises
+        self.link_changes: set[int] = set()  # events that change a connection
         self._committed = 0
 
     def take(self, place: int, event: Event, call: TimelineCall | None) -> None:
@@ -145,7 +145,7 @@ class WireView:
     # ---- a peer's life ------------------------------------------------------------------------------------------
 
     def _begin(self, place: int) -> None:
-        """Another cluster: nothing is known of anybody."""
+        """A new cluster: forget everything."""
         self._committed = 0
         self._snapshots.clear()
         for name, changes in self.changes.items():
@@ -282,7 +282,7 @@ class WireView:
                 self._set_entries(place, name, result.index - 1, [entry])
 
     def _leader_sends(self, place: int, leader: str, args: Any) -> None:
-        """What it sends, it has. It cuts nothing off behind that: a message may be an older one."""
+        """A leader has the entries it sends. It may have later ones, because the message may be old."""
         entries = labels.field(args, "entries")
         if not entries:
             return
@@ -307,12 +307,12 @@ class WireView:
             numbers, before = numbers[log.base - before :], log.base
         at = before - log.base
         if at == 0 or (at <= len(log.entries) and log.entries[at - 1] == leader.entry(before) != _UNKNOWN):
-            # They have the same there, so they have before (§5.3).
+            # Log Matching: equal entries there mean equal entries before (§5.3).
             known_part = log.entries[at : at + len(numbers)]
             if known_part != numbers:
                 self._set_entries(place, name, before, numbers)
             return
-        # Up to there it has what the leader has.
+        # The follower has the leader's log up to there.
         prefix = log.up_to(before)
         for index in range(max(log.base, leader.base) + 1, min(before, leader.last) + 1):
             prefix[index - log.base - 1] = leader.entries[index - leader.base - 1]
@@ -325,7 +325,7 @@ class WireView:
         self._set_entries(place, name, log.base + same, prefix[same:] + numbers + after)
 
     def _set_entries(self, place: int, name: str, keep: int, numbers: list[int]) -> None:
-        """The log is as it was up to `keep`, and then these."""
+        """Keep the log up to index `keep`, followed by these entries."""
         log = self.logs[name]
         log.entries = log.up_to(keep) + numbers
         self.changes[name].log.append((place, log.base, log.base_term, keep, numbers))
@@ -344,7 +344,7 @@ class WireView:
         return 0 if entry == _UNKNOWN else self._tables.entry_terms[entry]
 
     def _saved(self, place: int, event: Event) -> None:
-        """A snapshot on the disk stands for the entries up to its index, which it begins with."""
+        """A saved snapshot replaces the entries up to its index, which is its first value."""
         name, snapshot = event.node, event.detail.snapshot
         known = self._snapshots.get(name)
         if not len(snapshot) or snapshot == known:

@@ -1,1 +1,1 @@
-"""`lab replay`: one run again, exactly. Start reading at command.py."""
+"""`lab replay`: replays a run exactly. Start reading at command.py."""

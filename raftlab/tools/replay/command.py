@@ -1,7 +1,7 @@
-"""`lab replay`: one run again, exactly, with what it printed, its report, and whether it is the recorded run.
+"""`lab replay`: replays a run exactly, prints its output and report, and compares it with the recorded run.
 
-Promise: it never pretends. If the failure was recorded and the code is the same, the digests must agree, and a
-difference is said loudly; if the code has changed since, it says which file, because then this is another run.
+Promise: if the failure was recorded and the code has not changed, the digests must agree, and a difference is reported.
+If the code has changed, the report names the files.
 
 Start at `main()`.
 """
@@ -82,7 +82,7 @@ def main(args: argparse.Namespace) -> int:
         return _cannot("--pdb is not supported with --isolated: the peer runs in another process")
     args.choices = None
     if args.seed is None and args.test is not None:
-        # Without a seed it can only be a file.
+        # Without a seed it must be a file.
         args.choices, args.test = Path(args.test), None
         if not args.choices.exists():
             return _cannot(f"{args.choices}: no such file (to replay a test, add --seed N)")
@@ -94,7 +94,7 @@ def main(args: argparse.Namespace) -> int:
             return _cannot("give a TEST with --seed N, or a FILE with recorded choices")
         _fill_in_paths(args, header)
         tests = select([args.test], args.file)
-        # Before anything else imports the messages that the tester knows: the peer may bring its own.
+        # The peer is loaded before the tester's messages: it may have its own.
         kv = service_for(tests, args.kv)
         launcher = launcher_for(args.raft, isolated=args.isolated, kv=kv, race=args.race)
     except (LoadError, SelectionError, ChoiceFileError) as error:
@@ -115,7 +115,7 @@ def main(args: argparse.Namespace) -> int:
         except records.RecordError as error:
             print(f"This run cannot be compared with its record: {error}.\n", flush=True)
     if record is not None and not record.digest:
-        # It may well end this process too, before there is anything else to say.
+        # The run may end this process, too, so print this first.
         print(f"When it was recorded, this run ended its process:\n{_indented(record.report)}\n", flush=True)
     faulthandler.enable()
     choice_source: ChoiceSource = (
@@ -128,7 +128,7 @@ def main(args: argparse.Namespace) -> int:
     if args.timeline:
         _print_timeline(run)
     _report(args, test, run)
-    if not args.pdb:  # which ends a run where it stops, a little earlier than it ends by itself
+    if not args.pdb:  # the debugger ends a run earlier, so digests differ
         if header is not None:
             print(_same_choices(run, header))
         else:
@@ -144,7 +144,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _fill_in_paths(args: argparse.Namespace, header: ChoiceFileHeader | None) -> None:
-    """What is not given: as the file of choices has it, or as usual."""
+    """Paths that are not given come from the choice file, or are the defaults."""
     if args.raft is None:
         args.raft = Path(header.raft) if header is not None and header.raft else DEFAULT
     if args.kv is None:
@@ -154,7 +154,7 @@ def _fill_in_paths(args: argparse.Namespace, header: ChoiceFileHeader | None) ->
 
 
 def _with_choices(test: LabTest, header: ChoiceFileHeader, choices: Choices) -> LabTest:
-    """A run that was shrunk does without its test, or without some of its faults."""
+    """A shrunk run has a recorded schedule instead of the test's code, or omits some of its faults."""
     from raftlab.scenarios.recorded_schedule import ScheduleRecording, make_schedule_test, record_operations
 
     if header.play is not None:
@@ -201,7 +201,7 @@ def _report(args: argparse.Namespace, test: LabTest, run: Run) -> None:
             line = command_line(f"lab replay {quote(str(args.choices))}", {"file": file, **how})
         else:
             line = run_line("replay", test.name, run.seed, how, file=file)
-        if args.choices is None and test.file.suffix != SCENARIO:  # otherwise it was, or is short already
+        if args.choices is None and test.file.suffix != SCENARIO:  # choice files and scenarios are minimal already
             shrink = run_line("shrink", test.name, run.seed, how, file=file)
         print(f"FAILED {report.describe(run.error, test.name, which, line, causes=run.causes, shrink=shrink)}")
     for off in (*run.unverified, *run.checks_off):
@@ -224,7 +224,7 @@ def _count(choices: Choices) -> str:
 
 
 def _same_run(run: Run, record: records.Record | None, code: dict[str, str]) -> str:
-    """Is it the run that was recorded?"""
+    """Whether this is the recorded run, as text."""
     if record is None:
         return f"  No recorded failure to compare with (digest {run.digest})."
     changed = records.changes(record.code, code)

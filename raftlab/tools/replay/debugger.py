@@ -1,10 +1,10 @@
-"""A simulation that stops in the debugger where it fails: before anything is unwound, in the accused peer's own frame.
+"""A simulation that stops in the debugger at the failure, before the stack is unwound, in the failing peer's frame.
 
-What notices a mistake is often somebody else: the service above the peer, the tester that crashes another one. Then
-the debugger opens in the peer's own thread, where `self` is the peer; `peer N` goes to any other.
+A mistake is often detected elsewhere: in the service above the peer, or when the tester crashes another peer. Then the
+debugger opens in the peer's own thread, where `self` is the peer; `peer N` switches to another peer.
 
-Virtual time stands still meanwhile. What would wait (a lock that somebody holds, a sleep) is refused at the prompt,
-because letting another task run would change the very state that is being looked at.
+Virtual time is stopped in the debugger. Code at the prompt that would wait (for a lock, a sleep) is refused, because
+running another task would change the inspected state.
 
 Start at `DebuggedSimulation.stop()`.
 """
@@ -27,7 +27,7 @@ from raftlab.harness.records import place_of_peer
 
 
 class DebuggedSimulation(Simulation):
-    """Use it where a Simulation is asked for."""
+    """A Simulation that opens pdb at a failure."""
 
     def __init__(self, seed: int, choice_source: ChoiceSource, peer_class: type, test_file: Path) -> None:
         super().__init__(seed, choice_source=choice_source)
@@ -38,22 +38,22 @@ class DebuggedSimulation(Simulation):
         self._has_stopped = False
 
     def subscribe(self, listener: Listener, *, chunk: int = 1) -> None:
-        """Whatever chunk is asked for, each event at once: it is to stop on the stack of whoever causes a violation."""
+        """Ignores `chunk` and delivers each event at once, so that it stops on the stack that causes a violation."""
         super().subscribe(listener)
 
     def wake(self, task: Task) -> None:
-        """Who wakes a service has put into its apply_ch what it will look at next."""
+        """The task that wakes a service has just put a message into its apply_ch."""
         self._woken_by[task] = self.current
         super().wake(task)
 
     def fail(self, failure: BaseException) -> NoReturn:
-        """The lab's verdicts come here, on the stack of whoever gave the occasion."""
+        """Called for failures that the lab reports, on the stack that caused them."""
         if not isinstance(failure, KeyboardInterrupt):
             self.stop(failure, sys._getframe(1), None)
         super().fail(failure)
 
     def _failure_of(self, task: Task, error: BaseException, *, is_main: bool) -> BaseException:
-        """Exceptions of tasks come here, with the frames they were raised in."""
+        """Called for exceptions of tasks, with the frames that raised them."""
         if isinstance(error, Exception):
             self.stop(error, None, error.__traceback__)
         return super()._failure_of(task, error, is_main=is_main)
@@ -64,7 +64,7 @@ class DebuggedSimulation(Simulation):
         super()._switch()
 
     def stop(self, error: BaseException, frame: FrameType | None, tb: TracebackType | None) -> None:
-        """Talk to whoever sits there; once, because what follows a failure is its aftermath."""
+        """Open the debugger, but only for the first failure: later ones are its consequences."""
         if self._has_stopped:
             return
         self._has_stopped = self._in_debugger = True
@@ -84,7 +84,7 @@ class DebuggedSimulation(Simulation):
         self._in_debugger = False
 
     def _suspect(self, error: BaseException) -> str | None:
-        """The peer whose mistake it is: as the rule says, or who did what was last looked at."""
+        """The peer that broke the rule, as the failure names it, or the one that ran or acted last."""
         if isinstance(error, Failure) and error.peer is not None:
             return error.peer
         if self.current.node is not None:
@@ -95,12 +95,12 @@ class DebuggedSimulation(Simulation):
 
 
 class _Debugger(pdb.Pdb):
-    """Pdb that begins in the reader's own innermost frame instead of the lab's, and can go to any peer."""
+    """Pdb that starts in the innermost frame of the peer or the test instead of the lab's; `peer N` switches peers."""
 
     def __init__(self, simulation: Simulation, peer_files: tuple[Path, ...], test_file: Path) -> None:
         super().__init__(nosigint=True)
         self._simulation = simulation
-        self._own = (peer_files, (test_file,))  # the peer's before the test's
+        self._own = (peer_files, (test_file,))  # the peer's files first
         self.reset()
 
     def get_stack(self, f: FrameType | None, t: TracebackType | None) -> tuple[list[tuple[FrameType, int]], int]:
@@ -116,7 +116,7 @@ class _Debugger(pdb.Pdb):
         return bool(stack) and _is_in(stack[index][0], self._own[0])
 
     def thread_of(self, peer: str, *, first: Task | None = None) -> Task | None:
-        """`first`, or the thread of that peer that ran last, of those that are in a line of its own."""
+        """`first`, or the thread that ran last, of the peer's threads that are running the peer's own code."""
         tasks = [task for task in self._simulation.tasks() if task.node is not None and task.node.name == peer]
         own = [task for task in tasks if self.is_in_peer(self._simulation.frames_of(task), None)]
         return first if first in own else max(own, key=lambda task: (task.since_ns, task.id), default=None)

@@ -1,4 +1,4 @@
-"""A scenario at a prompt: one step at a time, `show` in between, other steps instead. The world waits meanwhile.
+"""A scenario at a prompt: the user makes one step at a time, or types other steps. Virtual time is stopped meanwhile.
 
 Start at `walk()`.
 """
@@ -20,8 +20,8 @@ show: show all peers.  quit: stop here.  Or type any of these steps:"""
 
 
 def walk(script: Script, launcher: PeerLauncher, seed: int) -> tuple[Run, int]:
-    """The run, and how many steps of the file were not made."""
-    # Nobody is late here: whoever sits at the prompt may think as long as they like.
+    """The run, and how many steps of the file were skipped."""
+    # No timeout: the user may take any time at the prompt.
     simulation = Simulation(seed, unresponsive_s=None)
     walking = _Walk()
     run = run_test(make_lab_test(script, runner=walking.play), launcher, seed, simulation=simulation)
@@ -62,7 +62,7 @@ class _Walk:
             return ""
         try:
             return input("step> ").strip()
-        except (EOFError, RuntimeError):  # there is nobody, or nothing to read from
+        except (EOFError, RuntimeError):  # stdin is closed or missing
             print()
             return "quit"
 
@@ -86,7 +86,7 @@ class _Walk:
                 print(f"  {error}")
 
     def _try(self, scenario: Scenario, script: Script, step: Step) -> None:
-        """What makes no sense, and what is not met, is said, and the walk goes on. A broken rule ends the run."""
+        """Impossible steps and failed expectations are printed, and the walk continues. A broken rule ends the run."""
         scenario.step_text = step.text
         try:
             shown = step.action(scenario)

@@ -1,1 +1,1 @@
-"""`lab shrink`: the same failure with as little as possible left. Start at command.py; search.py is the search."""
+"""`lab shrink`: minimizes a failing run. Start at command.py; search.py has the algorithm."""

@@ -1,10 +1,10 @@
-"""One attempt: a run with some of its choices made plain and some of its acts left out, and whether it fails the same.
+"""One attempt: a run with some choices at their defaults and some acts removed, and whether it fails the same way.
 
-A `Plan` says what is left. A run that fails because a rule was broken, or a peer raised, is wrong whatever the test had
-in mind: its plan is a list of acts that are done without the test (`Play`). A test that waited in vain needs its own
-lines: its plan is that test, and only faults are left out, each a choice.
+A `RunPlan` says what is left. A broken rule or an exception in a peer is wrong whatever the test expects, so its plan
+is a list of acts without the test's code (`Play`). A failed expectation needs the test's code, so its plan is the test,
+and only faults are removed, each of which is a choice.
 
-Start at `Attempts.make()`.
+Start at `Attempts.run_new()`.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from raftlab.trace.operations import Act, Cluster, Play, Where
 
 T = TypeVar("T")
 
-# How much later than the best so far a run may fail.
+# How much later than the best run so far another may fail.
 _GRACE_NS = 500_000_000
 _A_MOMENT_NS = 1_000_000
-# What a choice costs to read, in events; a fault that is left out saves its line.
+# The cost of reading a choice, in events. A removed fault saves its line.
 _LINE: dict[str, int] = {ChoiceKind.FAULT: -2, ChoiceKind.NODE: 3}
 
 
 class FailureSignature(NamedTuple):
-    """What must be the same of a failure: its rule, or the line of the test and the diagnosis."""
+    """What must stay the same: the rule, or the line of the test and the diagnosis."""
 
     mistake: str
     where: Where | None = None
@@ -60,10 +60,10 @@ class FailureSignature(NamedTuple):
 class RunPlan:
     choices: Choices
     play: Play | None = None  # None: the test itself
-    fails_at_end: bool = False  # it fails when it is over, and so is as long as it says
+    fails_at_end: bool = False  # it fails at its end, so its length must stay
 
     def key(self) -> bytes:
-        """Equal ones are equal runs."""
+        """Plans with equal keys make equal runs."""
         play = self.play
         parts = (
             None if play is None else msgspec.to_builtins(play),
@@ -75,14 +75,14 @@ class RunPlan:
 
 @dataclass
 class Attempt:
-    """What came of a plan. The plan is the one that this run needs: without what it never asked for or came to."""
+    """The result of a plan. `plan` is reduced to what the run used before it failed."""
 
     plan: RunPlan
     run: Run
     outcome: Outcome
     signature: FailureSignature | None  # None: it passed
     notes: ScheduleRecording = field(default_factory=ScheduleRecording)
-    asked_ns: dict[tuple[ChoicePoint, int], int] = field(default_factory=dict)  # by choice: when it was asked for
+    asked_ns: dict[tuple[ChoicePoint, int], int] = field(default_factory=dict)  # by choice: when it was made
 
     @property
     def trace(self) -> Sequence[Event]:
@@ -100,11 +100,11 @@ class Attempt:
 
     @cached_property
     def cost(self) -> tuple[int, int, int]:
-        """What there is to read: events, and lines of the recipe. Of two that are alike, which has fewer choices left,
+        """How much there is to read: events and reproduction steps. Among equals, fewer choices left,
         and whose messages are less late."""
         choices, play = self.plan.choices, self.plan.play
         lines = sum(_LINE.get(place[0], 10) for place, _ in choices.chosen) + 2 * len(choices.picked)
-        lines = min(lines, self.events)  # of more than that nobody reads each
+        lines = min(lines, self.events)  # nobody reads more lines than events
         if play is not None:
             lines += 10 * len(play.acts) + 5 * play.how.get("servers", 3)
         late_ns = sum(transit.delay_ns + (transit.duplicate_ns or 0) for transit in transits_of(choices).values())
@@ -112,7 +112,7 @@ class Attempt:
 
 
 def transits_of(choices: Choices) -> dict[tuple[ChoicePoint, int], Transit]:
-    """What becomes of messages, as far as it was chosen."""
+    """The transit of each message that has a choice."""
     return {
         key: msgspec.convert(value, Transit) if isinstance(value, dict) else value
         for key, value in choices.chosen.items()
@@ -121,7 +121,7 @@ def transits_of(choices: Choices) -> dict[tuple[ChoicePoint, int], Transit]:
 
 
 class _TimedSource(RecordingSource):
-    """Notes also when each was asked for."""
+    """Also records when each choice was made."""
 
     def __init__(self, inner: ChoiceSource) -> None:
         super().__init__(inner)
@@ -135,7 +135,7 @@ class _TimedSource(RecordingSource):
         return value
 
     def until(self, ns: int) -> Choices:
-        """Those that could have a part in what happened by then."""
+        """The choices made by that time; later ones cannot matter."""
         choices = Choices()
         choices.chosen = {key: value for key, value in self.choices.chosen.items() if self.asked_ns.get(key, 0) <= ns}
         choices.picked = {key: label for key, label in self.choices.picked.items() if key[0] <= ns}
@@ -143,7 +143,7 @@ class _TimedSource(RecordingSource):
 
 
 class SeededDefaults(NamedTuple):
-    """What a plan leaves open is not plain, but of a seed: whose turn it is, or everything."""
+    """Takes from a seed what a plan leaves open, instead of the defaults: the scheduling, or everything."""
 
     seed: int
     randomize_all: bool = False
@@ -154,11 +154,11 @@ class SeededDefaults(NamedTuple):
 
 class _SeededScheduling(DefaultSource):
     def __init__(self, seed: int) -> None:
-        self.pick = SeededSource(seed).pick  # type: ignore[method-assign]  # a choice source's, like any other
+        self.pick = SeededSource(seed).pick  # type: ignore[method-assign]  # one method of another choice source
 
 
 class Attempts:
-    """Makes runs of plans, and remembers which it has made."""
+    """Runs plans, each only once."""
 
     def __init__(self, test: LabTest, launcher: PeerLauncher, peer_files: Sequence[Path]) -> None:
         self._test = test
@@ -168,16 +168,16 @@ class Attempts:
         self.count = 0
 
     def run_seed(self, choice_source: ChoiceSource, seed: int) -> Attempt:
-        """The run itself."""
+        """Run the test itself with a seed."""
         return self._run(None, choice_source, seed)
 
     def run_plan(self, plan: RunPlan, defaults: SeededDefaults | None = None) -> Attempt:
-        """That run, whether it was made before or not."""
+        """Run a plan, even if it ran before."""
         otherwise = DefaultSource() if defaults is None else defaults.choice_source()
         return self._run(plan.play, OverridingSource(otherwise, plan.choices), 0, fails_at_end=plan.fails_at_end)
 
     def run_new(self, plan: RunPlan, defaults: SeededDefaults | None = None) -> Attempt | None:
-        """None if it was made before."""
+        """Run a plan; None if it ran before."""
         key = (plan.key(), defaults)
         if key in self._made:
             return None
@@ -185,7 +185,7 @@ class Attempts:
         return self.run_plan(plan, defaults)
 
     def without_test(self, original: Attempt) -> RunPlan | None:
-        """The run's last cluster, without its test. None if what was wrong is the test's to say."""
+        """A plan with the acts of the run's last cluster, without the test. None if the test's expectation failed."""
         if original.outcome.ending in (Ending.EXPECTATION, Ending.TEST) or not original.notes.clusters:
             return None
         cluster = original.notes.clusters[-1]
@@ -221,13 +221,13 @@ def _signature_of(run: Run, outcome: Outcome, notes: ScheduleRecording) -> Failu
     assert run.simulation is not None and run.error is not None
     try:
         found = examine(run.simulation.trace or (), run.error, end_ns=run.simulation.now_ns)
-    except Exception:  # a peer may put anything into Figure 2's fields
+    except Exception:  # Figure 2's fields may have any type in a peer
         found = []
     return FailureSignature(outcome.mistake, notes.failed_at, tuple(one.name for one in found[:1]))
 
 
 def _with_simple_commands(acts: Sequence[Act]) -> list[Act]:
-    """Numbers and words stay as they are; of anything else, a word for each, as a file can hold it."""
+    """Replace commands other than ints and strings by names, so that a file can contain them."""
     names: dict[str, str] = {}
     simple = []
     for act in acts:
@@ -239,7 +239,7 @@ def _with_simple_commands(acts: Sequence[Act]) -> list[Act]:
 
 
 def _without_earlier_clusters(original: Attempt, cluster: Cluster) -> Choices:
-    """As if the last cluster were the only one: its names, its incarnations, its time."""
+    """The choices as if the last cluster were the only one: rename links, renumber incarnations, shift times."""
     choices = original.plan.choices
     if cluster.number == 1:
         return choices
@@ -262,7 +262,7 @@ def _without_earlier_clusters(original: Attempt, cluster: Cluster) -> Choices:
 
 
 def with_grace_period(plan: RunPlan) -> RunPlan:
-    """It may fail a little later than it does: what is taken out may have hurried it."""
+    """Let the run fail a little later: what is removed may have made it fail earlier."""
     if plan.play is None or plan.fails_at_end:
         return plan
     return replace(plan, play=msgspec.structs.replace(plan.play, end_ns=plan.play.end_ns + _GRACE_NS))

@@ -1,6 +1,7 @@
-"""`lab shrink`: the same failure with as little as possible left, as a recipe, a timeline, a file and a scenario.
+"""`lab shrink`: minimizes a failing run and writes reproduction steps, a timeline, a choice file and a scenario.
 
-Start at `main()`. The search: searching. One run of it: attempts. The words: recipe. The steps: scripting.
+Start at `main()`. search.py: the algorithm. attempts.py: one run. reproduction_steps.py: what is left, as text.
+scenario_writer.py: the run as a scenario.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def main(args: argparse.Namespace) -> int:
     try:
         tests = select([args.test], args.file)
         kv = service_for(tests, args.kv)
-        # First, before anything imports the messages that the tester knows: the peer may bring its own.
+        # The peer is loaded before the tester's messages: it may have its own.
         launcher = launcher_for(args.raft, isolated=args.isolated, kv=kv, race=args.race)
     except (LoadError, SelectionError) as error:
         return _cannot(str(error))
@@ -92,7 +93,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 class _ProgressLine:
-    """One line on a terminal; nothing elsewhere."""
+    """Progress in one line, on a terminal only."""
 
     def __init__(self) -> None:
         self._shows = sys.stderr.isatty()

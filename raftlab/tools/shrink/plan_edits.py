@@ -1,6 +1,6 @@
-"""Other plans made of a plan: earlier, with fewer servers, under other numbers. Nothing here runs.
+"""Functions that make other plans from a plan: shifted in time, with fewer servers, with other server numbers.
 
-Start at `renamed()`.
+Nothing here runs a plan. Start at `with_server_numbers()`.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from raftlab.trace.operations import Act
 
 AskedNs = Mapping[tuple[ChoicePoint, int], int]
 
-_INCARNATIONS_MAX = 3  # of a peer, at most, in a run that is short
+_INCARNATIONS_MAX = 3  # of a peer in a short run
 _NEAR_NS = 150_000_000  # more than from one heartbeat to the next
 
 
 def with_server_numbers(plan: RunPlan, names: dict[int, int], *, servers: int) -> RunPlan:
-    """Each server under another number; what is about number -1 is left out."""
+    """Renumber the servers. What refers to a server with the new number -1 is removed."""
     play = plan.play
     assert play is not None
     acts = [under for act in play.acts if (under := renumber_act(act, names)) is not None]
@@ -33,7 +33,7 @@ def with_server_numbers(plan: RunPlan, names: dict[int, int], *, servers: int) -
         if not any("-1" in part for part in parts):
             choices.chosen[parts, ordinal] = value
     for old, new in names.items():
-        # Under another number it draws the same timeouts.
+        # Keep the server's timeouts under its new number.
         for incarnation in range(1, _INCARNATIONS_MAX + 1) if new not in (old, -1) else ():
             timeouts = NodeSeed(str(old), incarnation).default
             choices.chosen.setdefault(((ChoiceKind.NODE, str(new)), incarnation), timeouts)
@@ -48,7 +48,7 @@ def with_and_without_acts(plan: RunPlan, choices: Choices) -> Iterator[RunPlan]:
 
 
 def disconnected_spans(acts: Sequence[Act]) -> list[tuple[int, int, int]]:
-    """Which peer reaches nobody, from when until when."""
+    """Peers that are disconnected or alone in a partition, with begin and end."""
     found, end_ns = [], acts[-1].at_ns + 1 if acts else 0
     for number, act in enumerate(acts):
         later = acts[number + 1 :]
@@ -62,8 +62,8 @@ def disconnected_spans(acts: Sequence[Act]) -> list[tuple[int, int, int]]:
 
 
 def shift_acts(acts: Sequence[Act], from_ns: int, by_ns: int) -> list[Act]:
-    """Those from that time on come so much earlier; who was in between is there at its begin. A link so slow that what
-    was sent when it became so is under way then is faster by as much."""
+    """Remove the time range of `by_ns` before `from_ns`: later acts come earlier, and those in the range happen at its
+    begin. A link delay that spans the range is reduced by as much."""
     begin_ns = max(0, from_ns - by_ns)
     shift_acts = []
     for act in acts:
@@ -85,8 +85,8 @@ def _shorten_delay(act: Act, begin_ns: int, by_ns: int) -> Act:
 
 
 def shift_choices(choices: Choices, asked_ns: AskedNs, from_ns: int, by_ns: int) -> Choices:
-    """The choices of a run that lacks a stretch of time: that of so much before then. Whose turn it is after it is so
-    at an earlier instant; what is under way all the while is so much less late."""
+    """The choices after removing the time range of `by_ns` before `from_ns`. Scheduling choices after it move to an
+    earlier instant; messages that are in transit during all of it are delayed less."""
     found = Choices()
     found.chosen = dict(choices.chosen)
     for key, transit in transits_of(choices).items():
@@ -104,9 +104,8 @@ def shift_choices(choices: Choices, asked_ns: AskedNs, from_ns: int, by_ns: int)
 
 
 def rematch_messages(choices: Choices, wanted_ns: AskedNs, asked_ns: AskedNs) -> Choices | None:
-    """Where fewer messages were sent before it, the fifth has become the third: each choice is for the one of its kind
-    that left when it should have, and so with saves. `asked_ns`: when each did in that other run. None if nothing
-    changes."""
+    """When fewer messages are sent, the fifth becomes the third. Assign each choice to the message or save of its kind
+    that was sent at the intended time. `asked_ns`: the times in the other run. None if nothing changes."""
     places: dict[ChoicePoint, list[tuple[int, int]]] = {}
     for (place, ordinal), at_ns in asked_ns.items():
         places.setdefault(place, []).append((at_ns, ordinal))
@@ -123,7 +122,7 @@ def rematch_messages(choices: Choices, wanted_ns: AskedNs, asked_ns: AskedNs) ->
 
 
 def with_timeouts(choices: Choices, seed: int, servers: int) -> Choices:
-    """The same, and every server draws others."""
+    """The same choices with other timeouts for every server."""
     found = Choices()
     found.chosen, found.picked = dict(choices.chosen), choices.picked
     for i in range(servers):

@@ -1,4 +1,4 @@
-"""What was left of a run, for people. Start at `tell()`."""
+"""The report of a shrunk run. Start at `render()`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ _WIDTH = 112
 
 
 def render(shrunk: ShrinkResult, files: ShrunkFiles, test: str, seed: int, values: Values) -> str:
-    """`values`: how its run was made, as options.given() has it."""
+    """`values`: the options of the run, from options.given()."""
     original, best = shrunk.original, shrunk.best
-    others = {name: value for name, value in values.items() if name not in (RAFT.name, KV.name)}  # the file has these
+    others = {
+        name: value for name, value in values.items() if name not in (RAFT.name, KV.name)
+    }  # the choice file contains these
     lines = [f"{test}  seed {seed}", *_wrapped(headline(best.run.error or Exception()), "  "), ""]
     lines += reproduction_lines(shrunk)
     left = f"{best.events:,} of {original.events:,} events remain"
@@ -38,7 +40,7 @@ def render(shrunk: ShrinkResult, files: ShrunkFiles, test: str, seed: int, value
 
 
 def statistics(shrunk: ShrinkResult, files: ShrunkFiles) -> dict[str, Any]:
-    """For programs."""
+    """The report for programs (--json). Its keys are a file format."""
     return {
         "ending": shrunk.original.outcome.ending,
         "rule": shrunk.rule,

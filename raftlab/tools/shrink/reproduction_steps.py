@@ -1,6 +1,6 @@
-"""What a shrunk run needs, in words, a line each: "peer 2 crashes before its save at 1.240 s".
+"""The steps that reproduce a shrunk run, as text: "1.240 s  peer 2 crashes before its next save".
 
-Start at `recipe()`.
+Start at `reproduction_steps()`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from raftlab.trace import events
 from raftlab.trace.operations import ASKS, CLIENT, ENDS, FAULTS, NETWORK, Act
 
 _MS = 1_000_000
-# A message that is less late than this is told with the others.
+# Messages with shorter delays are only counted.
 _SHORT_DELAY_NS = 20 * _MS
-_BATCH_NS = 100 * _MS  # commands so close to each other are told in one line
+_BATCH_NS = 100 * _MS  # commands within this time share a line
 _PICKS_MAX = 2
 _PREEMPTIONS_MAX = 5  # of one peer
-_GROUP_MIN = 3  # from so many on, messages that fare alike are told in one line
+_GROUP_MIN = 3  # this many messages with the same outcome share a line
 
 
 class _TimedStep(NamedTuple):
@@ -33,7 +33,7 @@ class _TimedStep(NamedTuple):
 
 
 def reproduction_steps(attempt: Attempt) -> list[str]:
-    """In the order in which it happens; what has no time of its own last."""
+    """Sorted by time; steps without a time come last."""
     if attempt.plan.play is not None and attempt.plan.play.steps:
         return steps_in(attempt.plan.play.steps)
     lines = [*_acts(_faults_or_all(attempt), attempt), *_messages(attempt), *_preemptions(attempt)]
@@ -42,7 +42,7 @@ def reproduction_steps(attempt: Attempt) -> list[str]:
 
 
 def reproduction_header(attempt: Attempt) -> str:
-    """What comes before the lines."""
+    """The line before the steps."""
     play = attempt.plan.play
     if play is None:
         dropped = sum(place[0] == "act" for place, _ in attempt.plan.choices.chosen)
@@ -65,7 +65,7 @@ def _faults_or_all(attempt: Attempt) -> list[Act]:
 
 
 def _acts(acts: Sequence[Act], attempt: Attempt) -> Iterator[_TimedStep]:
-    ended: set[int] = set()  # numbers of acts that an earlier line has told
+    ended: set[int] = set()  # indexes of acts that an earlier line covers
     for number, act in enumerate(acts):
         if number in ended:
             continue
@@ -205,7 +205,7 @@ def _messages(attempt: Attempt) -> Iterator[_TimedStep]:
 
 
 def _preemptions(attempt: Attempt) -> Iterator[_TimedStep]:
-    """Turns that threads lost (raftlab/races): one by one, or if there are many, how many by peer."""
+    """Preemptions (raftlab/races), one per line, or the number per peer if there are many."""
     preempted: dict[str, list[Event]] = {}
     for event in attempt.trace:
         if event.kind == events.PREEMPT:

@@ -1,12 +1,12 @@
-"""A run as a scenario: its commands, campaigns, deliveries, losses and crashes, in order, and then as few as will do.
+"""Converts a run to a scenario (commands, campaigns, deliveries, losses, crashes) and removes unneeded steps.
 
-A scenario decides less than a run has decided, and more: nobody's clock runs but by a step. So the steps that a trace
-suggests are first tried with patience (what makes no sense is left out), and what is left must break the same rule by
-itself. Where that does not, the same acts with ordinary time in between are tried.
+In a scenario, clocks are frozen except during steps, so the steps suggested by a trace may not fit. They are first
+played leniently (impossible steps are skipped), and the rest must break the same rule by itself. Otherwise the same
+acts are tried with ordinary time between them.
 
-Promise: what is returned, played with the usual seed, breaks that rule. Not promised: that there is one.
+Promise: a returned scenario, played with the default seed, breaks the rule. Not promised: that one is found.
 
-Start at `Scripting.write()`. Who has steps that break a rule already begins at `Scripting.shorten()`.
+Start at `ScenarioWriter.write()`, or, with steps that break a rule already, at `ScenarioWriter.shorten()`.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from raftlab.trace.operations import Play
 
 HEADERS = ("peers", "snapshots")
 SEED = 1  # what `lab scenario` plays with
-STEPS_MAX = 2000  # longer ones are no scenario any more
-# A step that expects what a wrong peer does. It cannot be the one that breaks the rule: a right peer would fail there.
+STEPS_MAX = 2000  # of a scenario
+# A step that expects what only an incorrect peer does must not be the last one: a correct peer would fail there.
 _EXPECTING = "elect"
-_IMPOSSIBLE_MAX = 12  # steps that are left out, one after another
-_END = 3  # steps, in which what a wrong peer has done already may be expected
-# Until a rule about what a peer leaves undone is broken.
+_IMPOSSIBLE_MAX = 12  # impossible steps to remove, one after another
+_END = 3  # last steps, which may expect what only an incorrect peer has done
+# Time for a rule about something that a peer fails to do.
 RUNS = ("run 500ms", "run 2s", "run 4s", "run 12s")
 
 
 def steps_in(lines: Sequence[str]) -> list[str]:
-    """Of a scenario, without its header."""
+    """The steps of a scenario, without its header lines."""
     return [line for line in lines if line.split()[0] not in HEADERS]
 
 
-FailureCheck = Callable[[Run], bool]  # whether a run fails in the way that is looked for
+FailureCheck = Callable[[Run], bool]  # whether a run fails in the same way
 
 
 def breaks_rule(rule: str) -> FailureCheck:
@@ -52,7 +52,7 @@ def breaks_rule(rule: str) -> FailureCheck:
 
 
 class ScenarioWriter:
-    """Looks for the shortest list of steps that fails in one way."""
+    """Searches for the shortest list of steps that still fails in the same way."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class ScenarioWriter:
         self._played: dict[tuple[str, ...], int | None] = {}
 
     def write(self, trace: Sequence[Event], play: Play | None) -> list[str] | None:
-        """The lines of the scenario, or None if none was found. Clients of a service are not among its steps."""
+        """The lines of the scenario, or None. Scenarios cannot express clients of a service."""
         if play is not None and play.service:
             return None
         trace = last_cluster(trace)
@@ -94,7 +94,7 @@ class ScenarioWriter:
         every = every if play is not None and play.how.get("snapshot") else 0
         steps = steps_of(trace, every)
         if peers == 1:
-            # It asks nobody, and so no message tells of its campaigns.
+            # A single peer sends no vote requests, so the trace does not show its campaigns.
             restarted = ([step, "campaign 0"] if step == "restart 0" else [step] for step in steps)
             steps = ["campaign 0", *(step for some in restarted for step in some)]
         yield steps
@@ -102,7 +102,7 @@ class ScenarioWriter:
             yield steps_of(trace, every, heartbeats=True)
         if trace and trace[-1].node.isdecimal():
             yield [*steps, f"run {trace[-1].node} 200ms"]
-        # Before or after a save is one moment, where two follow each other.
+        # Between two consecutive saves, "after save" and "before save" are the same moment.
         for one, other in (("before save", "after save"), ("after save", "before save")):
             if any(step.endswith(one) for step in steps):
                 yield [step.replace(one, other) if step.endswith(one) else step for step in steps]
@@ -119,8 +119,8 @@ class ScenarioWriter:
     # ---- playing --------------------------------------------------------------------------------------------------
 
     def _begin(self, header: list[str], steps: list[str]) -> list[str] | None:
-        """Those that make sense, up to the one that breaks the rule. One that does not has let clocks run in vain, and
-        so the next ones are tried without it."""
+        """The possible steps, up to the one that breaks the rule. An impossible step has let clocks run, so the steps
+        are tried again without it."""
         for _ in range(_IMPOSSIBLE_MAX):
             made, impossible, broken = self._play_leniently(header, steps)
             if broken:
@@ -131,7 +131,7 @@ class ScenarioWriter:
         return None
 
     def _play_leniently(self, header: list[str], steps: list[str]) -> tuple[list[str], int | None, bool]:
-        """Which steps were made, which is the first that could not be, and whether the rule was broken."""
+        """The steps that were made, the index of the first impossible step, and whether the rule was broken."""
         made: list[str] = []
         impossible: list[int] = []
 
@@ -158,7 +158,7 @@ class ScenarioWriter:
         return made, impossible[0] if impossible else None, self._fails_alike(run)
 
     def _play(self, header: list[str], steps: Sequence[str]) -> int | None:
-        """How many of the steps were begun when the rule was broken; None if it was not."""
+        """The number of steps begun when the rule was broken; None if it was not broken."""
         key = tuple(steps)
         if key not in self._played:
             self._played[key] = self._play_uncached(header, steps)
@@ -178,8 +178,8 @@ class ScenarioWriter:
     # ---- shortening -----------------------------------------------------------------------------------------------
 
     def shorten(self, header: list[str], steps: list[str]) -> list[str] | None:
-        """As few of these steps as will do, or simpler ones, that fail as these do; None if these do not.
-        `header`: the lines that come before them ("peers 5", "snapshots")."""
+        """Fewer or simpler steps that fail in the same way; None if these steps do not fail.
+        `header`: the lines before them ("peers 5", "snapshots")."""
         if self._play(header, steps) is None:
             return None
         best = steps
@@ -216,7 +216,7 @@ class ScenarioWriter:
             size //= 2
 
     def _merge_steps(self, best: Callable[[], list[str]], better: Callable[[Sequence[str]], bool]) -> None:
-        """Several steps into one: an election, a replication, everything that is in flight; and simpler ones."""
+        """Replace several steps by one (an election, a replication, delivering everything), or one by a simpler one."""
         begin = 0
         while begin < len(best()):
             steps = best()
@@ -227,8 +227,8 @@ class ScenarioWriter:
 
 
 def _while_busy(steps: Sequence[str]) -> Iterator[list[str]]:
-    """What happens to a service that makes a snapshot. One that is busy in a scenario has a message in hand that it
-    has not handled, so there must be another one until its peer has to wait."""
+    """Variants for a service that is busy with a snapshot. A busy service in a scenario holds one unhandled message, so
+    its peer must wait with another one."""
     result: list[str] = []
     busy = {step.split()[1] for step in steps if step.startswith("busy ")}
     for step in steps:
@@ -246,8 +246,8 @@ def _while_busy(steps: Sequence[str]) -> Iterator[list[str]]:
 
 
 def _simplifications(steps: Sequence[str]) -> Iterator[list[str]]:
-    """The end, without what only this peer may do: win an election by a vote that it should not have, or send just
-    this message. For what a right peer does not do a step would blame it."""
+    """The last steps without expectations that only an incorrect peer meets (winning an election by a wrong vote, or
+    sending just this message): on a correct peer such a step would fail."""
     for number in range(max(0, len(steps) - _END), len(steps)):
         before, step = steps[:number], steps[number]
         if found := re.fullmatch(r"elect (\d+) with (\d+(?: \d+)*)", step):
@@ -263,7 +263,7 @@ def _simplifications(steps: Sequence[str]) -> Iterator[list[str]]:
 
 
 def _merged(steps: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
-    """What the next so many steps may become."""
+    """Replacements: the number of steps to replace, and the steps that replace them."""
     first = steps[0]
     if found := re.fullmatch(r"campaign (\d+)", first):
         peer = found[1]
@@ -302,7 +302,7 @@ def _merged(steps: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
     if re.fullmatch(r"run (\d+)ms", first) and first not in RUNS:
         yield from ((1, [run]) for run in RUNS[:3])
     if found := re.fullmatch(r"drop (\d+)->\d+ (\w+(?: reply)?)(?: term \d+)?", first):
-        # That is no mistake where there is nothing to drop, as with a right peer there may not be.
+        # This form also works if there is nothing to drop, as with a correct peer.
         yield 1, [f"drop {found[1]}->* {found[2]}"]
         yield 1, [f"run {found[1]} 200ms"]
     if found := re.fullmatch(

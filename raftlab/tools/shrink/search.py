@@ -1,11 +1,11 @@
-"""Delta debugging over a run: what can be made plain or left out, first in large groups, then one by one.
+"""Delta debugging over a run: sets choices to defaults and removes acts, first in large groups, then one by one.
 
-Promise: whatever it ends with, at any time, fails the same way. It is repeatable: nothing is drawn, and only the
-processor time that is allowed ends it early.
+Promise: the result fails in the same way, at any time. The search is deterministic; only its CPU time limit can end it
+early.
 
-The order matters, because a run of twenty thousand events costs a second, and one of fifty a hundredth: first whole
-kinds (all of the network's choices, all looks at peers), then stretches of time, then halves of what is left, down to
-single ones. What is kept must cost less to read (`Attempt.cost`).
+The order matters, because a run of twenty thousand events takes a second, and one of fifty a hundredth of that: first
+whole kinds (all choices of the network, all queries of peers), then time ranges, then halves of what is left, down to
+single items. An accepted change must reduce the cost of reading (`Attempt.cost`).
 
 Start at `Search.run()`.
 """
@@ -48,32 +48,32 @@ from raftlab.trace.operations import NETWORK, Act, Play
 
 _MS = 1_000_000
 _SERVERS_MIN = 1
-SHORT = 100  # events, which is short enough
+SHORT = 100  # events; a run this short needs no further tricks
 _RANDOM_SEEDS = 40
 _LONG = 400
 _SEEDS = 8
 _LONGER = 1.1
 _PARTS = 48
 _SNAPSHOT_EVERY = (2, 3, 5)
-_REMATCHES = 2  # attempts more, with choices for the messages that they were meant for
-_REMATCH_EVENTS_MAX = 1000  # events, of a run that may cost so many attempts
-_FEW = 100  # choices, which is few enough for that
+_REMATCHES = 2  # more attempts, with choices moved to the intended messages
+_REMATCH_EVENTS_MAX = 1000  # events, of runs that get these attempts
+_FEW = 100  # choices, of runs that get these attempts
 _RANGE_NS = 60 * _MS
 _LONG_NS = 150 * _MS
-_OTHERS = 6  # timeouts that are tried for it
+_OTHERS = 6  # sets of timeouts to try
 _LITTLE_NS = 5 * _MS
 _ROUND_NS = 20 * _MS  # without a message, between one heartbeat and the next
 _PERMUTED_MAX = 3  # of more servers, only rotations are tried
 
-# What waits for something good to happen. With fewer faults that is easier, and who waited in vain is no less to blame.
-# Of anything else that a test looks at, a fault may be the reason why it should be so.
+# Expectations that wait for progress. Fewer faults only make progress easier, so the failure stays a failure. For other
+# expectations a fault may be the reason.
 _WAITS = frozenset(("one", "wait", "check_one_leader", "wait_for_leader", "finish", "_do"))
 
 Progress = Callable[[Attempt, int], None]
 
 
 class OutOfTime(Exception):
-    """The processor time that was allowed is spent."""
+    """The CPU time limit is reached."""
 
 
 class Search:
@@ -98,7 +98,7 @@ class Search:
         self.finished = True
 
     def run(self) -> Attempt:
-        """Until nothing more can be taken out, or the time is up. Ctrl-C comes out; `best` is there."""
+        """Search until nothing more can be removed, or until the time limit. On Ctrl-C, `best` is valid."""
         try:
             before = None
             if self.best.plan.play is not None:
@@ -129,8 +129,7 @@ class Search:
         return self.best
 
     def _finish(self) -> None:
-        """Without the patience: it is over when it has failed. And the plan is the one that was run. 1, 2, 3 are easier
-        to read than 1752927229."""
+        """End the run at its failure, without the grace period, and number the commands 1, 2, 3, ..."""
         plans = [self.best.plan, with_grace_period(self.best.plan)]
         if self.best.plan.play is not None:
             plans[:0] = [with_numbered_commands(plan) for plan in plans]
@@ -150,8 +149,8 @@ class Search:
         defaults: SeededDefaults | None = None,
         wanted_ns: AskedNs | None = None,
     ) -> bool:
-        """Whether it is the same failure and costs less; then it is the best. `drawn`: as in Attempts.make().
-        `wanted_ns`: when the messages that choices are left for should be sent, if not when the best sends them."""
+        """Run the plan; if it fails the same way and costs less, it becomes the best. `defaults`: see
+        Attempts.run_new(). `wanted_ns`: when the messages with choices should be sent (default: as in the best)."""
         attempt = self._run(plan, defaults)
         if attempt is None:
             return False
@@ -169,7 +168,7 @@ class Search:
         if attempt.cost >= self.best.cost and not at_any_cost:
             return False
         if plan.play is None and attempt.events > _LONGER * self.best.events:
-            return False  # a test goes its own ways, and may take longer for less
+            return False  # a test with fewer faults may take longer
         self.best = attempt
         self._progress(attempt, self._attempts.count)
         return True
@@ -188,8 +187,8 @@ class Search:
         return self._try(replace(self.best.plan, play=changed(self._play, acts=list(acts), **how)))
 
     def _try_without_time(self, acts: Sequence[Act], from_ns: int, by_ns: int, end_ns: int, *, others: int = 0) -> bool:
-        """What comes from then on, whose turn it is then, and what is late by then, so much earlier. `others`: with so
-        many other timeouts too, for peers that hear of each other less often draw them otherwise."""
+        """Try the plan without the time range of `by_ns` before `from_ns`. `others`: also try this many other sets of
+        timeouts, because peers that receive fewer messages need other timeouts."""
         best = self.best
         choices = shift_choices(best.plan.choices, best.asked_ns, from_ns, by_ns)
         wanted_ns = {key: ns - by_ns if ns >= from_ns else ns for key, ns in best.asked_ns.items()}
@@ -209,7 +208,7 @@ class Search:
     # ---- large groups ----------------------------------------------------------------------------------------------
 
     def _keep_only_the_end(self) -> None:
-        """Of a long run, only its last part, with other chances: each run of it costs a fraction of the whole one."""
+        """Replace a long run by its last part, with random choices: such runs take a fraction of the time."""
         play = self._play
         if self.best.events <= _LONG:
             return
@@ -222,7 +221,7 @@ class Search:
                 return
 
     def _drop_kinds(self) -> None:
-        """All looks at peers, then all of each other kind, those that there are most of first."""
+        """Remove all queries of peers, then all acts of each other kind, the most frequent first."""
         self._try_acts([act for act in self._play.acts if act.ends_something])
         if self._play.how.get("unreliable"):
             reliable = {key: value for key, value in self._play.how.items() if key != "unreliable"}
@@ -235,10 +234,10 @@ class Search:
             self._try_acts([act for act in self._play.acts if act.does != kind or act.ends_something])
 
     def _use_defaults(self, *, in_test: bool = False) -> None:
-        """Of choices that there are many of: all, then each kind, then each link."""
+        """Set choices to their defaults: all, then each kind, then each link."""
         chosen = self.best.plan.choices
         if in_test:
-            # Faults are what a reader looks for first: all but these.
+            # All except faults, which a reader looks for first.
             randomize_all = dict.fromkeys(key for key in chosen.chosen if key[0][0] != ChoiceKind.FAULT)
             if randomize_all:
                 self._try_choices(lambda place, _: place[0] == ChoiceKind.FAULT, picks=False)
@@ -255,7 +254,7 @@ class Search:
                 self._try_choices(lambda place, _, link=link: place[:2] != link)  # type: ignore[misc]
 
     def _drop_time_ranges(self) -> None:
-        """Of time: what was done in it, and the time itself."""
+        """Remove time ranges with the acts in them."""
         size_ns = self._play.end_ns // 2
         while size_ns > (_RANGE_NS if self.best.events < _LONG else 2 * _RANGE_NS):
             begin_ns = 0
@@ -280,7 +279,7 @@ class Search:
 
         self._prune(lambda: [act for act in self._play.acts if not act.ends_something], without)
         if not any(act.does.startswith(NETWORK) and not act.ends_something for act in self._play.acts):
-            # No link is cut that they could heal.
+            # No link is cut, so repairs are not needed.
             self._prune(lambda: [act for act in self._play.acts if act.does.startswith(NETWORK)], without)
 
     def _prune_choices(self) -> None:
@@ -298,7 +297,7 @@ class Search:
         self._prune(lambda: list(self.best.plan.choices.picked), picks_without)
 
     def _prune(self, left: Callable[[], list[Any]], without: Callable[[Any], bool]) -> None:
-        """Halves, quarters, ... of what is left; of very many not down to single ones in the first round."""
+        """Remove halves, quarters, ... of what is left; of very many items not single ones in the first round."""
         size = max(1, (len(left()) + 1) // 2)
         least = max(1, len(left()) // _PARTS)
         while True:
@@ -311,7 +310,7 @@ class Search:
             size = max(least, (size + 1) // 2)
 
     def _reduce_delays(self) -> None:
-        """Of each message that is late or arrives twice: only one of these, or not so late."""
+        """Simplify each message that is delayed or duplicated: only one of these, or a shorter delay."""
         for key in list(transits_of(self.best.plan.choices)):
             while (transit := transits_of(self.best.plan.choices).get(key)) is not None:
                 simpler = (
@@ -331,7 +330,7 @@ class Search:
         return self._try(replace(self.best.plan, choices=choices))
 
     def _drop_faults(self) -> None:
-        """In the test itself: each fault is a choice, and to be left out is not the plain one."""
+        """Remove faults of a test. Each fault is a choice, and its default is not to remove it."""
         where = self._signature.where
         if where is None or where.called not in _WAITS:
             return
@@ -354,8 +353,8 @@ class Search:
     # ---- time, servers, roles --------------------------------------------------------------------------------------
 
     def _shorten(self) -> None:
-        """The time between two acts, and before the end: none, a tenth, a third, two thirds of it, or without some
-        of the heartbeats in it."""
+        """Shorten the time between two acts and before the end: to none, a tenth, 30% or 70% of it, or by whole
+        heartbeats."""
         for number in range(len(self._play.acts) + 1):
             if number > len(self._play.acts):
                 return
@@ -363,7 +362,7 @@ class Search:
                 any(self._try_cut(number, less_ns) for less_ns in self._time_cuts(number))
 
     def _time_cuts(self, number: int) -> list[int]:
-        """How much sooner an act may come. By whole heartbeats, it comes as long after one as it did."""
+        """How much earlier an act may come. Whole heartbeats keep its distance from the previous heartbeat."""
         begin_ns, at_ns = self._time_before(number)
         times = [event.at_ns for event in self.best.trace if event.kind == SEND and begin_ns < event.at_ns < at_ns]
         rounds = [ns for before_ns, ns in zip([0, *times], times, strict=False) if ns - before_ns > _ROUND_NS]
@@ -392,7 +391,7 @@ class Search:
                 return
 
     def _small_snapshots(self) -> None:
-        """Services that make one after every second command, say, need fewer commands until they do."""
+        """Let services make snapshots more often, so that fewer commands are needed."""
         if not self._play.how.get("snapshot") or self._play.snapshot_every is not None:
             return
         for every in _SNAPSHOT_EVERY:
@@ -406,7 +405,7 @@ class Search:
         return with_server_numbers(self.best.plan, names, servers=len(names) - 1)
 
     def _permute_servers(self) -> None:
-        """With plain timeouts another peer leads than the one that all is done to."""
+        """Renumber the servers, so that the right one leads with default timeouts."""
         if not any(place[0] == ChoiceKind.NODE for place, _ in self.best.plan.choices.chosen):
             return
         servers = range(self._play.how.get("servers", 3))
@@ -422,8 +421,8 @@ class Search:
                 return
 
     def _try_random_timeouts(self) -> None:
-        """Fewer servers that draw otherwise: two candidates in one term, say, are not left to seven. And where it
-        matters whose turn it is, or when messages arrive, other turns and other times."""
+        """Try fewer servers with random timeouts: two candidates in one term, say, do not need seven servers. If
+        scheduling or delays matter, randomize these, too."""
         if self.best.events <= SHORT:
             return
         servers = self._play.how.get("servers", 3)
@@ -444,7 +443,7 @@ class Search:
                     return
 
     def _crash_disconnected_peers(self) -> None:
-        """Who is cut off goes on talking to nobody. One that crashes meanwhile says nothing."""
+        """Crash disconnected peers: a disconnected peer keeps sending messages, a crashed one does not."""
         if self.best.events <= SHORT:
             return
         for peer, from_ns, until_ns in disconnected_spans(self._play.acts):

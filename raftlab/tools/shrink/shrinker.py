@@ -1,4 +1,4 @@
-"""A failed run, shrunk: from a test and a seed to what is left, for whoever wants it.
+"""Shrinks a failing run, given by test and seed, for `lab shrink` and other tools.
 
 Start at `shrink()`.
 """
@@ -28,16 +28,14 @@ from raftlab.trace.trace_file import write_trace
 OUT = Path("build/shrunk")
 LIMIT_S = 50.0
 _SCENARIO_SHARE = 0.25  # of the time that there is
-_FUZZING_SHARE = (
-    0.06  # and besides, where no short scenario can be made of the run; as much again to shorten what is found
-)
-STEPS_MANY = 20  # of a scenario that nobody reads
+_FUZZING_SHARE = 0.06  # extra, if the run has no short scenario; as much again to shorten what fuzzing finds
+STEPS_MANY = 20  # a longer scenario is hard to read
 
 _WIDTH = 120
 
 
 class NothingToShrink(Exception):
-    """The run does not fail, or not always the same way; the text says so."""
+    """The run passes, or fails differently each time; the message says which."""
 
 
 @dataclass
@@ -47,7 +45,7 @@ class ShrinkResult:
     original: Attempt
     best: Attempt
     runs: int
-    finished: bool  # nothing was left to try when it ended
+    finished: bool  # it ended because nothing was left to try
     interrupted: bool = False
     scenario: list[str] | None = None  # its lines, for a broken rule
     from_fuzzing: bool = False  # that scenario is of another run that breaks the same rule: of this one none is short
@@ -62,12 +60,12 @@ class ShrinkResult:
 
     @property
     def steps(self) -> int:
-        """Of the scenario, without its header."""
+        """The number of steps of the scenario."""
         return len(steps_in(self.scenario or ()))
 
     @property
     def rule(self) -> str:
-        """The rule that was broken, if one was."""
+        """The broken rule, or ""."""
         outcome = self.original.outcome
         return outcome.name if outcome.ending is Ending.RULE else ""
 
@@ -86,7 +84,7 @@ def shrink(
     progress: Progress = _no_progress,
     scenario: bool = True,
 ) -> ShrinkResult:
-    """NothingToShrink if the run passes. Ctrl-C ends the search, and the best so far is returned."""
+    """Minimize the run. Raises NothingToShrink if it passes. Ctrl-C ends the search with the best result so far."""
     attempts = Attempts(test, launcher, peer_files)
     original = attempts.run_seed(SeededSource(seed), seed)
     if original.signature is None:
@@ -103,7 +101,7 @@ def shrink(
     if plan is not None:
         without_test = attempts.run_plan(plan)
         first = without_test if without_test.signature == original.signature else original
-    # Who loses a turn where is not among the steps of a scenario.
+    # A scenario cannot express preemptions.
     is_rule = original.outcome.ending is Ending.RULE and original.outcome.name != RACE.name
     scenario_s = limit_s * _SCENARIO_SHARE if scenario and is_rule else 0.0
     clock = launcher.work_clock
@@ -129,8 +127,8 @@ def shrink(
 
 
 def _fuzzed_scenario(launcher: PeerLauncher, rule: str, limit_s: float, clock: Callable[[], float]) -> list[str] | None:
-    """A scenario that breaks the same rule in another way, if fuzzing finds one. Of several the shortest: a long one
-    takes longer to minimize."""
+    """A scenario that breaks the same rule in another way, if fuzzing finds one. It starts from the shortest found,
+    because a long one takes longer to minimize."""
     until_s = clock() + limit_s
     sequence = RunSequence(launcher, SEED, 0)
     header: list[str] = []
@@ -146,14 +144,14 @@ def _fuzzed_scenario(launcher: PeerLauncher, rule: str, limit_s: float, clock: C
 
 
 def _as_steps(attempts: Attempts, best: Attempt, scenario: list[str]) -> list[Attempt]:
-    """The same failure by the steps of its scenario: no heartbeats, and nobody who campaigns meanwhile."""
+    """Runs of the scenario's steps that fail the same way: without heartbeats or other campaigns."""
     play = best.plan.play
     if play is None:
         return []
     servers = parse_script("\n".join(scenario), "shrunk.scenario").peers
     plan = RunPlan(Choices(), Play({**play.how, "servers": servers}, False, [], 0, steps=scenario))
     made = (attempts.run_plan(plan, defaults) for defaults in (None, SeededDefaults(SEED, randomize_all=True)))
-    # Once more, by its own choices alone: those that it made after the failure have no part in it.
+    # Repeat each with its own choices only: choices after the failure do not matter.
     repeated = (attempts.run_plan(attempt.plan) for attempt in made if attempt.signature == best.signature)
     return [attempt for attempt in repeated if attempt.signature == best.signature]
 
@@ -163,7 +161,7 @@ def _events(attempt: Attempt) -> int:
 
 
 def as_scenario(test: LabTest, launcher: PeerLauncher, seed: int, *, limit_s: float = LIMIT_S) -> str:
-    """The run as a scenario, not shrunk before. NothingToShrink if it breaks no rule, or no scenario was found."""
+    """The run as a scenario, without shrinking it first. NothingToShrink if it breaks no rule or has no scenario."""
     attempts = Attempts(test, launcher, ())
     original = attempts.run_seed(SeededSource(seed), seed)
     outcome = original.outcome
@@ -180,7 +178,7 @@ def as_scenario(test: LabTest, launcher: PeerLauncher, seed: int, *, limit_s: fl
 
 @dataclass
 class ShrunkFiles:
-    """Where what is left was written."""
+    """The files that were written."""
 
     choices: Path
     timeline: Path

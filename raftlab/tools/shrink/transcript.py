@@ -1,4 +1,4 @@
-"""What happened in a run, as steps of a scenario. Nothing here runs, and nothing says that the steps will do.
+"""The events of a run as steps of a scenario. The steps are only a suggestion: nothing here runs them.
 
 Start at `steps_of()`.
 """
@@ -23,8 +23,8 @@ _LOST_REQUESTS = (DropReason.LOST_REQUEST, DropReason.LINK_CUT, DropReason.UNPLU
 
 
 class MessageStep(str):
-    """A step that is about a message: by itself it names it as well as words can. Whoever makes the step may see what
-    is on its way, and look for one that says the same."""
+    """A step that names a message. When the step is made, for_queue() can name the queued message with the same content
+    exactly."""
 
     verb: str
     name: str
@@ -38,7 +38,7 @@ class MessageStep(str):
         return self
 
     def for_queue(self, queued: Sequence[QueuedMessage]) -> str:
-        """The step, for what is on its way that fits."""
+        """The step for the queued message with the same content."""
         same = next(
             (one.message for one in queued if request_content(one.message) == request_content(self.message)), None
         )
@@ -49,7 +49,7 @@ class MessageStep(str):
 
 
 def request_content(message: Message) -> Any:
-    """What a request says, but for how far its leader has committed meanwhile."""
+    """The content of a request, ignoring leader_commit."""
     if message.rpc == APPEND:
         try:
             args = message.decode_args()
@@ -65,8 +65,8 @@ def last_cluster(trace: Sequence[Event]) -> Sequence[Event]:
 
 
 def steps_of(trace: Sequence[Event], snapshot_every: int = 0, *, heartbeats: bool = False) -> list[str]:
-    """`snapshot_every`: so many commands, if services make snapshots. `heartbeats`: say when a leader spoke unasked,
-    for it said then what it would not say later."""
+    """`snapshot_every`: commands per snapshot, 0 for none. `heartbeats`: add a step for each unsolicited message of a
+    leader, whose content may depend on the time."""
     return _StepWriter(trace, snapshot_every, heartbeats=heartbeats).steps
 
 
@@ -74,7 +74,7 @@ class _StepWriter:
     def __init__(self, trace: Sequence[Event], snapshot_every: int, *, heartbeats: bool) -> None:
         self._every = snapshot_every
         self._heartbeats = heartbeats
-        self._active_ns: dict[str, int] = {}  # when something last happened to each peer, or it spoke
+        self._active_ns: dict[str, int] = {}  # by peer: the last event at it or message from it
         self.steps: list[str] = []
         self._terms: dict[str, int] = {}  # of each peer's last campaign
         self._crash_points: dict[str, str] = {}
@@ -82,19 +82,19 @@ class _StepWriter:
         self._command_names: dict[Any, str] = {}
         self._arrived: set[int] = set()  # requests, by number
         self._answered: set[int] = set()
-        self._given_up: set[int] = set()  # whose callers were told already that there will be no reply
+        self._given_up: set[int] = set()  # requests whose callers have given up
         self._copy: Any = None  # the latest second copy
-        # On their way, by number, the oldest first.
+        # In flight, by number, the oldest first.
         self._requests: dict[int, Message] = {}
         self._replies: dict[int, Message] = {}
-        self._starting: dict[str, Any] = {}  # who was given a command, and has not said yet what becomes of it
-        self._slow_ns: dict[str, int] = {}  # by peer: how long its service takes to make a snapshot
-        self._snapshots_due: list[tuple[int, str, int]] = []  # snapshots under way: done when, whose, up to which index
+        self._starting: dict[str, Any] = {}  # by peer: the command of a start() call that has not returned
+        self._slow_ns: dict[str, int] = {}  # by peer: how long a snapshot takes
+        self._snapshots_due: list[tuple[int, str, int]] = []  # snapshots in progress: end time, peer, index
         for event in trace:
             self._make_snapshots(event.at_ns)
             self._take(event)
         self._make_snapshots(None)
-        # Who broke the rule in the middle of it never said.
+        # A call of start() that broke the rule never returned.
         self.steps += [f"start {node} {self._command_name(command)}" for node, command in self._starting.items()]
 
     def _take(self, event: Event) -> None:
@@ -122,7 +122,7 @@ class _StepWriter:
             if when is None:
                 self.steps.append(f"crash {event.node}")
             else:
-                # It was in the middle of what the last step that is for it had it do.
+                # It crashed while it was handling the last step for it.
                 to_it = re.compile(rf"(start|snapshot|campaign) {event.node}\b|(deliver|duplicate) \d+->{event.node}\b")
                 last = next((n for n in reversed(range(len(self.steps))) if to_it.match(self.steps[n])), 0)
                 self.steps.insert(last, f"crash {event.node} {when}")
@@ -138,7 +138,7 @@ class _StepWriter:
             self._slow_ns[event.node] = int(event.detail * 1e6)
 
     def _make_snapshots(self, now_ns: int | None) -> None:
-        """Those that are done by then; None: all."""
+        """Add steps for snapshots finished by then; None: for all."""
         for one in sorted(self._snapshots_due):
             done_ns, node, index = one
             if now_ns is None or done_ns <= now_ns:
@@ -173,7 +173,7 @@ class _StepWriter:
             self._add_reply_step("deliver", message)
         elif event.kind == events.DROP and event.note in _LOST_REQUESTS:
             if message.target in self._down:
-                self._requests.pop(id_, None)  # nobody need say so
+                self._requests.pop(id_, None)  # no step is needed
             else:
                 self._add_request_step("drop", message)
         elif event.kind == events.DROP and event.note == DropReason.LOST_REPLY:
@@ -200,8 +200,8 @@ class _StepWriter:
     def _named(
         self, message: Message, reply: str, under_way: dict[int, Message], *, carries: bool = False
     ) -> tuple[str, str]:
-        """As a step names it, and more: of several that are under way a step takes the oldest, unless more is said.
-        `carries`: say in any case which command it is with."""
+        """The message's name in a step, and a qualifier: without one, a step takes the oldest of several in flight.
+        `carries`: always name the command in the message."""
         source, target = direction(message, is_reply=bool(reply))
         name, number = f"{source}->{target} {kind_of(message.rpc)}{reply}", ""
         term = term_of(message)
@@ -234,7 +234,7 @@ class _StepWriter:
 
 
 def timed_steps(acts: Iterable[Act], play: Play | None, peers: int, shift: int) -> Iterator[str]:
-    """The acts, with ordinary time in between. Who leads is another one than it was: commands are for everybody."""
+    """The acts as steps, with ordinary time between them. Another peer may lead, so each command goes to all peers."""
     now_ns = 0
     for act in acts:
         passed_ms = (act.at_ns - now_ns) // 1_000_000

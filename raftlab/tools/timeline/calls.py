@@ -1,6 +1,6 @@
-"""A first pass over a trace: what became of each call, and which events are told together with another.
+"""A first pass over a trace: the outcome of each call, and which events share another event's row.
 
-Only then can a call be told where it was made, with its answer beside it. Start at `FirstPass`.
+The second pass can then show a call at its request, with the reply beside it. Start at `FirstPass`.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from raftlab.trace.events import (
 )
 from raftlab.trace.rpcs import APPEND, RPCS, VOTE
 
-# On the usual network a call comes back in 2 to 6 ms. Its request, answer and return are one row.
+# On a reliable network a call returns in 2 to 6 ms. Its request and reply share a row.
 QUICK_NS = 10_000_000
 
 
 class TimelineCall(JoinedCall):
-    """One request and its answer; a duplicate is another."""
+    """One request and its reply. A duplicate of the request is another call."""
 
     __slots__ = (
         "answer",
@@ -58,8 +58,8 @@ class TimelineCall(JoinedCall):
         self.saved = False
         self.reply: Any = None
         self.answer: Label | None = None
-        self.collapsed = False  # a repetition: only counted
-        self.row: Row | None = None  # where the request and, if it came at once, the answer stand
+        self.collapsed = False  # repeats the last call, so it is only counted
+        self.row: Row | None = None  # the row of the request and, if it came quickly, of the reply
 
     @property
     def is_duplicate(self) -> bool:
@@ -67,12 +67,12 @@ class TimelineCall(JoinedCall):
 
     @property
     def lost(self) -> str:
-        """Why it, or its reply, did not arrive, in a word or two; "" if it did."""
+        """Why request or reply did not arrive, in a word or two; "" if both arrived."""
         return labels.drop_reason(self.dropped)
 
     @property
     def answered_quickly(self) -> bool:
-        """Asked and answered, or lost on the way there, before anybody would notice."""
+        """Whether the request was answered or lost within QUICK_NS."""
         end_ns = self.dropped_ns if self.answered_ns is None else self.answered_ns
         return end_ns is not None and end_ns - self.sent_ns <= QUICK_NS
 
@@ -99,7 +99,7 @@ class TimelineCall(JoinedCall):
 
 
 class FirstPass:
-    """What is known of a run before its first row is told."""
+    """What the model builder must know before it makes the first row."""
 
     def __init__(self, events: Sequence[Event], row_filter: RowFilter) -> None:
         self._events = events
@@ -107,14 +107,14 @@ class FirstPass:
         self._join = CallJoin(TimelineCall)
         self.calls = self._join.calls
         self.nodes = {event.node for event in events if event.node}  # servers and clients
-        self.skip: set[int] = set()  # events, by place, that stand in another event's row
-        self.saved: set[int] = set()  # `start` events, by place, after which the peer saved
-        self.results: dict[int, int] = {}  # from `start` to `started`, by place
+        self.skip: set[int] = set()  # indexes of events that are shown in another event's row
+        self.saved: set[int] = set()  # indexes of `start` events after which the peer saved
+        self.results: dict[int, int] = {}  # index of `started` by index of `start`
         self._index()
 
     def _index(self) -> None:
         starting: dict[str, int] = {}
-        saves: dict[str, list[int]] = {}  # by node: events, by place, that nothing of that node has followed yet
+        saves: dict[str, list[int]] = {}  # by node: indexes of saves since the node's last other event
         accepted_ns: set[int] = set()
         absorb = not self._row_filter.everything and "persist" not in self._row_filter.topics
         calls: list[TimelineCall] = []
@@ -151,7 +151,7 @@ class FirstPass:
             self._join_faults(accepted_ns)
 
     def _absorb(self, saves: dict[str, list[int]], event: Event) -> bool:
-        """A handler, or start(), saves just before it answers: then one word in its row says so."""
+        """A handler or start() usually saves just before it answers: then its row says so in one word."""
         places = [place for place in saves.pop(event.node, ()) if self._events[place].at_ns == event.at_ns]
         self.skip.update(places)
         return bool(places)
@@ -163,19 +163,19 @@ class FirstPass:
             way = (call.source, call.target)
             texts, outcome = last.get(way, ((), None))
             same = texts == call.texts
-            # A loss now and then is what an unreliable network is; it changes nothing about what is known.
+            # A random loss on an unreliable network does not change the outcome that later calls repeat.
             by_chance = call.dropped in (DropReason.LOST_REQUEST, DropReason.LOST_REPLY)
             call.collapsed = same and not call.saved and (by_chance or call.outcome == outcome)
             last[way] = (call.texts, (outcome if same else None) if by_chance else call.outcome)
             groups.setdefault((call.source, call.sent_ns, call.texts), []).append(call)
         for group in groups.values():
-            # Where one peer's answer is news, the others' stand beside it.
+            # If one call of a broadcast is shown, all of them are.
             if not all(call.collapsed for call in group):
                 for call in group:
                     call.collapsed = False
 
     def _join_faults(self, accepted_ns: set[int]) -> None:
-        """A crash pulls the plug first, a restart puts it back: one fault each. A refused start() beside an accepted
+        """A crash disconnects first and a restart reconnects: show one fault each. A refused start() beside an accepted
         one is the tester looking for the leader."""
         latest: dict[tuple[str, str], tuple[int, int]] = {}
         for place, event in enumerate(self._events):

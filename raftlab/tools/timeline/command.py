@@ -1,11 +1,11 @@
-"""`lab timeline`: a run as a table, time down, a column per peer.
+"""`lab timeline`: shows a run as a table with a column per peer.
 
     lab timeline test_backup_2b --seed 7                 run it and show it
     lab timeline --trace run.jsonl --topic election      show a saved trace
-    lab timeline --import old.log                        show somebody else's log the same way
+    lab timeline --import old.log                        show another program's log
 
-Others (replay, failure reports) call `print_timeline`. What is told is decided in model.py, how it is worded
-in labels.py, how it is laid out in table.py.
+Other tools (replay, failure reports) call `print_timeline`. model.py decides what is shown, labels.py makes the texts,
+table.py the layout.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _PIPED_WIDTH = 120
 
 
 class TimelineError(Exception):
-    """What was asked for is not there; the text says what is."""
+    """An option names something that the run does not have; the message names what it has."""
 
 
 def print_timeline(
@@ -62,9 +62,9 @@ def print_timeline(
     legend: bool = True,
     svg: Path | None = None,
 ) -> None:
-    """Print a run as a table. On a terminal in colour (unless NO_COLOR is set), else in plain ASCII.
+    """Print a run as a table, in color on a terminal (unless NO_COLOR is set), else in ASCII.
 
-    Of more than `max_rows`, those in the middle are left out; `ending` is a last line across the table.
+    If there are more than `max_rows` rows, those in the middle are omitted; `ending` is a last line across the table.
     """
     row_filter = RowFilter(
         everything=everything or follow is not None,
@@ -103,7 +103,7 @@ def print_timeline(
 
 
 def _omit_middle(rows: list[Row], most: int) -> list[Row]:
-    """How it began and how it ended, and what is missing between them."""
+    """The first and last rows, with a note between them."""
     head, tail = rows[: most // 2], rows[most // 2 - most :]
     missing = rows[len(head) : len(rows) - len(tail)]
     span = f"{missing[0].at_ns / 1e9:.4f} s to {missing[-1].at_ns / 1e9:.4f} s"
@@ -147,7 +147,7 @@ def print_table(
 
 
 class _PlainLine:
-    """A line as it is: not wrapped, not marked up."""
+    """A line that rich neither wraps nor marks up."""
 
     def __init__(self, text: str, style: Style) -> None:
         self._text = text
@@ -167,7 +167,7 @@ def _ascii(file: IO[str] | None, wanted: bool | None) -> bool:
 
 
 def _check(events: Sequence[Event], row_filter: RowFilter) -> None:
-    """A filter that names something the run does not have is a slip, not an empty table."""
+    """Refuse a filter that names something the run does not have, instead of showing an empty table."""
     peers = {event.node for event in events if event.node}
     unknown = sorted(row_filter.peers - peers)
     if unknown and events:

@@ -1,7 +1,7 @@
-"""What a message or a value says, in a few words: several wordings each, longest first, for columns of any width.
+"""Labels for messages, values and faults: each in several lengths, longest first, for columns of any width.
 
-Reads messages by Figure 2's field names, as objects or as what a trace file gives back, so live and saved runs read
-alike. Symbols are Unicode here; `to_ascii` has their plain forms.
+Reads messages by Figure 2's field names, as objects or as read from a trace file, so live and saved runs look the same.
+Labels contain Unicode symbols; `to_ascii` replaces them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from raftlab.trace.events import DropReason
 
 LabelTexts = tuple[str, ...]
 
-# In a cell there is little room.
+# Short texts, because a cell is narrow.
 _DROP_REASONS = {
     DropReason.UNPLUGGED: "disconnected",
     DropReason.UNPLUGGED_ON_THE_WAY: "disconnected on the way",
@@ -43,14 +43,14 @@ _ASCII = str.maketrans(
 
 
 def to_ascii(text: str) -> str:
-    """The same in ASCII; what has no plain form of ours is escaped."""
+    """The text in ASCII; symbols without a replacement are escaped."""
     if text.isascii():
         return text
     return text.translate(_ASCII).encode("ascii", "backslashreplace").decode()
 
 
 def clean(text: str) -> str:
-    """One line without control characters: a log line must not be able to move the reader's cursor."""
+    """One line without control characters: a log line must not move the terminal's cursor."""
     if text.isprintable():
         return text
     text = text.replace("\t", " ").replace("\r\n", "\n").replace("\n", " ↵ ")
@@ -67,12 +67,12 @@ def number(message: Any, name: str) -> int:
 
 
 def drop_reason(reason: str) -> str:
-    """Why a message did not arrive; a trace of another version may have reasons of its own."""
+    """Why a message did not arrive; a trace of another version may contain unknown reasons."""
     return _DROP_REASONS.get(reason, str(reason))  # type: ignore[call-overload,no-any-return]  # a DropReason is its word
 
 
 def value(of: Any, limit: int = 24) -> str:
-    """A command as it is shown: the same for an object and for what a trace file kept of it."""
+    """A command as text: the same for an object and for its form in a trace file."""
     text = clean(_render(of))
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
@@ -93,7 +93,7 @@ def _render(of: Any) -> str:
 
 
 def fields(of: Any) -> list[tuple[str, Any]]:
-    """Of a message: an object, or what a trace file gives back."""
+    """The fields of a message, which is an object or was read from a trace file."""
     if isinstance(of, SimpleNamespace):
         return list(vars(of).items())
     if isinstance(of, dict):
@@ -104,7 +104,7 @@ def fields(of: Any) -> list[tuple[str, Any]]:
 
 
 def request(kind: str, args: Any) -> LabelTexts:
-    """What is asked: `append t3 prev 4/2 +1 (x=5) c3`."""
+    """A request: `append t3 prev 4/2 +1 (x=5) c3`."""
     if kind == "vote":
         last = f"{number(args, 'last_log_index')}/{number(args, 'last_log_term')}"
         return (f"vote t{number(args, 'term')} last {last}", f"vote t{number(args, 'term')} {last}")
@@ -142,7 +142,7 @@ def _append(args: Any) -> LabelTexts:
 
 
 def answer(kind: str, args: Any, reply: Any) -> tuple[str, LabelTexts]:
-    """What was answered, as (tone, wordings): `granted`, `no, conflict at 3 (term 2)`."""
+    """A reply, as (tone, texts): `granted`, `no, log ends before 5`."""
     asked, term = number(args, "term"), number(reply, "term")
     newer = f", is at t{term}" if term > asked else ""
     if kind == "vote":
@@ -167,7 +167,7 @@ def answer(kind: str, args: Any, reply: Any) -> tuple[str, LabelTexts]:
 
 
 def _short_reply(reply: Any) -> str:
-    """The answer to an RPC of the peer's own, for a narrow column: `t3 not granted`."""
+    """The reply to a student's own RPC, for a narrow column: `t3 not granted`."""
     text = []
     for name, item in fields(reply):
         if name == "term":
@@ -180,7 +180,7 @@ def _short_reply(reply: Any) -> str:
 
 
 def operation(of: Any, *, returned: bool) -> LabelTexts:
-    """What a client asks for, `put x=5`, and what it was told, `get x ⇒ 5`."""
+    """A client's operation, `put x=5`, and its result, `get x ⇒ 5`."""
     op, key, said = field(of, "op"), value(field(of, "key"), 12), str(field(of, "value", ""))
     tail = said if len(said) <= 24 else f"…{said[-23:]}"
     text = f"{op} {key}" if op == "get" else f"{op} {key}={clean(tail)}"
@@ -193,7 +193,7 @@ def operation(of: Any, *, returned: bool) -> LabelTexts:
 
 
 def role(name: str, term: int) -> LabelTexts:
-    """What a peer has become: `leader of term 3`."""
+    """A peer's new role: `leader of term 3`."""
     if name == "leader":
         return (f"leader of term {term}", f"leader t{term}")
     if name == "candidate":
@@ -202,7 +202,7 @@ def role(name: str, term: int) -> LabelTexts:
 
 
 def saved(of: Any, *, new_snapshot: bool = False) -> LabelTexts:
-    """What is on the disk now."""
+    """A save, with the sizes on the disk."""
     state, snapshot = len(field(of, "raft_state", b"") or b""), len(field(of, "snapshot", b"") or b"")
     if new_snapshot:
         return (f"saved {state} B, new snapshot {snapshot} B", f"snapshot {snapshot} B saved")
@@ -213,7 +213,7 @@ SAVING: LabelTexts = ("begins to save", "saving")
 
 
 def applied(of: Any) -> LabelTexts:
-    """What a service has taken from its peer."""
+    """What a service has taken from apply_ch."""
     if field(of, "snapshot_valid"):
         index = number(of, "snapshot_index")
         return (f"applied snapshot to {index}", f"applied to {index}")
@@ -222,7 +222,7 @@ def applied(of: Any) -> LabelTexts:
 
 
 def started(of: Any, tail: str = "") -> LabelTexts:
-    """What start() returned, with its command."""
+    """A call of start() and its result."""
     index, term, shown = number(of, "index"), number(of, "term"), value(field(of, "command"), 30)
     if not field(of, "is_leader"):
         return (f"start({shown}) ⇒ not leader, t{term}{tail}", f"⇒ not leader, t{term}")
@@ -234,12 +234,12 @@ def started(of: Any, tail: str = "") -> LabelTexts:
 
 
 def log_line(of: Any) -> LabelTexts:
-    """A log() line of the peer's own."""
+    """A line that the peer wrote with log()."""
     return (f"[{clean(of.topic)}] {clean(of.text)}",)
 
 
 def repeated_calls(what: str, count: int, during: str = "", losses: str = "") -> LabelTexts:
-    """Calls that are only counted: `… 7 heartbeats in 0.6 s`."""
+    """Collapsed calls: `… 7 heartbeats in 0.6 s`."""
     if what == "heartbeat":
         text, short = f"… {count} heartbeat{'s' * (count != 1)}", f"… {count} beat{'s' * (count != 1)}"
     else:
@@ -248,7 +248,7 @@ def repeated_calls(what: str, count: int, during: str = "", losses: str = "") ->
 
 
 def refused_starts(count: int, during: str = "") -> LabelTexts:
-    """Calls of start() that whoever is no leader has refused."""
+    """Calls of start() that peers refused because they do not lead."""
     text = f"… start() refused{f' {count}×' if count > 1 else ''}"
     return (f"{text}{during}", text)
 
@@ -267,13 +267,13 @@ _VERBS = {
 
 
 def server_fault(kind: str, peers: list[str]) -> str:
-    """What the tester does to some peers: `peers 0, 2 are disconnected`."""
+    """A fault of some peers, or its end: `peers 0, 2 are disconnected`."""
     one = len(peers) == 1
     return f"peer{'' if one else 's'} {', '.join(peers)} {_VERBS[kind][0 if one else 1]}"
 
 
 def snapshot_made(of: Any) -> LabelTexts:
-    """A snapshot that a service has made."""
+    """A snapshot made by a service."""
     return (f"snapshot to {number(of, 'index')} ({len(field(of, 'snapshot', b'') or b'')} B)",)
 
 
@@ -286,7 +286,7 @@ def preempted(preemption: Any) -> LabelTexts:
 
 
 def fault_setting(event: Event) -> tuple[str, bool]:
-    """What the tester does to network, disks or services, in a sentence, and whether it makes things better."""
+    """A fault of network, disks or services as a sentence, and whether it is a repair."""
     kind, detail = event.kind, event.detail
     if kind == conditions.RELIABLE:
         text = "the network is reliable again" if detail else "the network is unreliable: it loses and delays messages"

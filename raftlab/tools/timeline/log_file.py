@@ -1,7 +1,7 @@
-"""Somebody else's log as rows: lines `HH:MM:SS.ffffff [id] text`, or a boxed table with a column per peer.
+"""Another program's log as rows: lines `HH:MM:SS.ffffff [id] text`, or a boxed table with a column per peer.
 
-Lines of neither form are skipped, counted and said. A log pasted in overlapping pieces repeats lines: equal time,
-peer and text are one entry. Lines are put in the order of their times, which writers under load do not keep.
+Other lines are skipped, and the summary reports how many. Lines with equal time, peer and text are one entry, because
+logs pasted in overlapping pieces repeat lines. Entries are sorted by time: writers under load do not keep the order.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _DAY_NS = 24 * 3600 * 10**9
 
 
 class LogFileError(Exception):
-    """The file holds no log; the text says what was looked for."""
+    """The file contains no log; the message shows the supported formats."""
 
 
 @dataclass(slots=True)
@@ -123,14 +123,14 @@ class _LogReader:
         self._digits = max(self._digits, len(fraction))
         at_ns = (int(found["h"]) * 3600 + int(found["m"]) * 60 + int(found["s"])) * 10**9
         at_ns += int(fraction.ljust(9, "0")) if fraction else 0
-        # A log that runs past midnight: only a jump back by half a day is one.
+        # Past midnight: only a jump back by half a day counts as the next day.
         if at_ns + self._day_ns < self._last_ns - _DAY_NS // 2:
             self._day_ns += _DAY_NS
         self._last_ns = at_ns + self._day_ns
         return self._last_ns
 
     def _table_line(self, line: str) -> bool:
-        """Whether it is one. A cell goes on in the lines below it, cut anywhere, so its blanks count."""
+        """Whether it is a table row. A cell may continue in the lines below, cut anywhere, so its blanks count."""
         bar = line.lstrip()[0]
         cells = line.strip().split(bar)[1:-1]
         if len(cells) < 2:

@@ -1,12 +1,12 @@
-"""A trace as rows: who did what when, who led, and what was said; the uneventful parts folded.
+"""Builds the timeline model from a trace: rows of events, messages and roles, with repetitions collapsed.
 
-Roles and terms are as messages show them (raftlab/trace/cluster_view.py), so they hold for any peer.
+Roles and terms are derived from messages (raftlab/trace/cluster_view.py), so this works for any peer.
 
-Told in short, a call that came back within 10 ms is one row (the request in the caller's column, the answer in the
-other's), equal calls of one instant to several peers are one row, and a call that repeats the last one to the
-same peer with the same outcome is only counted. Told in full (`everything`), each event is a row, in exact order.
+By default a call that returns within 10 ms is one row (the request in the caller's column, the reply in the other's),
+a broadcast of equal requests is one row, and a call that repeats the last one to the same peer with the same outcome
+is only counted. With `everything` each event is a row, in exact order.
 
-Start at `tell()`.
+Start at `build_model()`.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def build_model(events: Sequence[Event], row_filter: RowFilter | None = None) ->
 
 @dataclass(slots=True)
 class _Broadcast:
-    """Equal requests of one instant: they share a line of the caller's cell."""
+    """Equal requests of one instant, which share a line in the caller's cell."""
 
     row: Row
     place: int
@@ -118,7 +118,7 @@ class _ModelBuilder:
         for place, event in enumerate(self.events):
             kind = event.kind
             if kind == CLUSTER:
-                self._change_links(event)  # no link of another cluster is cut
+                self._change_links(event)  # a new cluster starts with all links
             if kind in MESSAGE_KINDS:
                 self._message(event)
             elif kind in SERVER_ACTS:
@@ -145,7 +145,7 @@ class _ModelBuilder:
             elif kind == SNAPSHOT:
                 self._add_peer_label(event, "snapshot", Label("snapshot", labels.snapshot_made(event.detail)))
             elif kind == PREEMPT:
-                # In most of them nobody else was ready, and nothing came of it.
+                # In most preemptions no other thread was ready, so they had no effect.
                 if event.detail.late_ns or self.row_filter.everything:
                     self._add_peer_label(event, "preemption", Label("quiet", labels.preempted(event.detail)))
             elif kind in (PHASE, STEP):
@@ -181,7 +181,7 @@ class _ModelBuilder:
     # Roles.
 
     def _show_role(self, observed: ObservedRole, at_ns: int, row: Row | None = None) -> None:
-        """`row`: where the cause stands, when the change belongs there and not into a row of its own."""
+        """`row`: the row of the cause, if the change belongs in that row."""
         name, role, term = observed.peer.name, observed.role, observed.term
         if role != observed.old_role:
             self._update_mark(observed.peer, row)
@@ -206,7 +206,7 @@ class _ModelBuilder:
                     break
 
     def _absorb_save_row(self, name: str, at_ns: int) -> bool:
-        """Whether the peer's last row is a bare "saved" of this instant; it then goes into the next one."""
+        """Whether the peer's last row was only "saved" at this instant; it is removed, for the next row to show it."""
         row = self._last_of.get(name)
         if self.row_filter.everything or "persist" in self.row_filter.topics or row is None or row.at_ns != at_ns:
             return False
@@ -301,7 +301,7 @@ class _ModelBuilder:
             self._add_label(self._row(at_ns), peer, label)
 
     def _show_request(self, at_ns: int, call: TimelineCall) -> None:
-        """The request, in the caller's column; equal ones of the same instant share a row."""
+        """Show the request in the caller's column; equal requests of one instant share a row."""
         if at_ns != self._broadcasts_ns:
             self._broadcasts.clear()
             self._broadcasts_ns = at_ns
@@ -325,7 +325,7 @@ class _ModelBuilder:
         told = self._targets_text(call.source, known.targets)
         texts = [f"→{told} {text}" for text in known.texts]
         if len(known.targets) > 2:
-            texts.append(f"→ {known.texts[-1]}")  # the answers stand in their columns
+            texts.append(f"→ {known.texts[-1]}")  # the replies in the columns show the targets
         known.row.cells[call.source][known.place] = Label(call.kind, tuple(texts))
 
     def _only_a_role(self, row: Row, call: TimelineCall) -> bool:
@@ -338,7 +338,7 @@ class _ModelBuilder:
         return ",".join(peer_order(targets))
 
     def _show_late_request(self, at_ns: int, call: TimelineCall) -> None:
-        """The request arrives later than it was sent, or where its sender has no column."""
+        """Show the request where it arrives: it was delayed, or its sender has no column."""
         if call.target not in self._visible:
             return
         again = "again " if call.is_duplicate else ""
@@ -360,7 +360,7 @@ class _ModelBuilder:
         tail = " · saved" if call.saved else ""
         if call.dropped and call.dropped_ns == call.answered_ns:
             return Label("lost", tuple(f"{text}{tail} ✗ {call.lost}" for text in call.answer.texts))
-        if call.late and not call.is_duplicate:  # of a duplicate nothing else is expected
+        if call.late and not call.is_duplicate:  # a duplicate's reply is always too late
             tail += ", too late"
         return Label(call.answer.tone, tuple(f"{text}{tail}" for text in call.answer.texts))
 
@@ -386,7 +386,7 @@ class _ModelBuilder:
     # What peers do by themselves.
 
     def _add_peer_label(self, event: Event, topic: str, label: Label) -> Row | None:
-        """Things that different peers did in one instant share a row."""
+        """Add a local event of a peer. Those of different peers at one instant share a row."""
         peer = self.peers.get(event.node)
         term = peer.term if peer is not None else 0
         if event.node not in self._visible or not self._matches_filter(event.at_ns, (topic,), term):
@@ -418,7 +418,7 @@ class _ModelBuilder:
         if row is not None and row.at_ns == event.at_ns and "persist" not in self.row_filter.topics:
             cell = row.cells.get(event.node)
             if cell and cell[-1].tone == "follower" and not self.row_filter.everything:
-                # The term it has just learned.
+                # It saved the term it has just learned.
                 cell[-1] = Label("follower", tuple(f"{wording} · saved" for wording in cell[-1].texts))
                 return
         self._add_peer_label(event, "persist", Label("persist", labels.saved(event.detail)))
@@ -449,7 +449,7 @@ class _ModelBuilder:
             pending = "" if self.row_filter.everything else " does not return"
             self._add_peer_label(event, "log", Label("start", (f"start({labels.value(event.detail)}){pending}",)))
         elif self.events[result].at_ns == event.at_ns:
-            # In short, a result stands where the call was made: before what the peer sent because of it.
+            # The result is shown at the call, before the messages it caused.
             self._started(self.events[result], result, saved=place in self._known.saved)
 
     def _started(self, event: Event, place: int, *, saved: bool = False) -> None:
@@ -468,7 +468,7 @@ class _ModelBuilder:
             self._repetitions_at(event.at_ns).add_refused_start(event.node)
 
     def _accept(self, event: Event, saved: bool) -> None:
-        """A command goes into the log. Several with nothing between them are told at once."""
+        """Show a command that enters the log. Consecutive ones share a row."""
         command, index, term = event.detail.command, event.detail.index, event.detail.term
         tail = " · saved" if saved else ""
         known = self._starting.get(event.node)
@@ -511,7 +511,7 @@ class _ModelBuilder:
             self._banner(event.at_ns, labels.clean(str(event.detail)), "phase")
 
     def _fault_setting(self, event: Event) -> None:
-        """What is done to the network, the disks and the services."""
+        """Show a fault of the network, the disks or a service."""
         self._change_links(event)
         if self._in_time_range(event.at_ns):
             text, heals = labels.fault_setting(event)
@@ -540,7 +540,7 @@ class _ModelBuilder:
         self._view.take(event)
         shown = place not in self._known.skip and self._in_time_range(event.at_ns)
         if shown and event.kind in (CONNECT, DISCONNECT) and before == Mark.of(peer) and not self.row_filter.everything:
-            shown = False  # it was so already
+            shown = False  # it changed nothing
         self._update_mark(peer, self.rows[-1] if self.rows and self.rows[-1].at_ns == event.at_ns else None)
         if not shown:
             return
@@ -553,5 +553,5 @@ class _ModelBuilder:
         row.marks = self._marks
 
 
-# In a scenario every clock is held but while a step lets it run; saying so each time would bury the steps.
+# In a scenario every clock is frozen except while a step lets it run; showing each change would bury the steps.
 _CLOCKS = (FREEZE_CLOCK, UNFREEZE_CLOCK)

@@ -1,4 +1,4 @@
-"""A pytest plugin: draw every failed run of a lab test into a file beside its report."""
+"""A pytest plugin: writes the timeline of every failed run of a lab test into a file."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pytest
 from raftlab.harness.run import Run
 
 _WIDTH = 120
-_MAX_ROWS = 10_000  # twice what a long run has; what never comes to rest would fill 30 MB
+_MAX_ROWS = 10_000  # twice what a long run has; an endless run would write 30 MB
 
 
 def pytest_raftlab_failed(item: pytest.Function, run: Run) -> str | None:
     if run.simulation is None or not run.simulation.trace:
         return None
-    from raftlab.tools.timeline.command import print_timeline  # most runs of pytest have nothing to draw
+    from raftlab.tools.timeline.command import print_timeline  # imported only for a failure
 
     file = Path("build/pytest/timelines") / f"{item.originalname}-{run.seed}.txt"
     try:
@@ -24,5 +24,5 @@ def pytest_raftlab_failed(item: pytest.Function, run: Run) -> str | None:
             ending = f"FAILED: {run.error}".splitlines()[0]
             print_timeline(run.simulation.trace, file=text, width=_WIDTH, max_rows=_MAX_ROWS, ending=ending)
     except OSError:
-        return None  # a folder that cannot be written to is no reason to hide the failure
+        return None  # still report the failure if the folder is not writable
     return f"timeline  {file}"

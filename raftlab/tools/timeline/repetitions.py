@@ -1,4 +1,4 @@
-"""What is said of calls that only repeat the last one, on the timeline and on the page alike.
+"""Labels for collapsed calls: calls that only repeat the last one, on the timeline and on the page.
 
 `FirstPass` decides which calls these are. Start at `Repetitions`.
 """
@@ -15,10 +15,10 @@ from raftlab.tools.timeline.rows import peer_order
 
 @dataclass(slots=True)
 class _RepeatedCalls:
-    """Calls of one peer that repeat the same."""
+    """Calls of one peer that repeat the same call."""
 
     instants: set[int] = field(default_factory=set)
-    lost: list[str] = field(default_factory=list)  # to whom, once per call
+    lost: list[str] = field(default_factory=list)  # targets, once per lost call
     reached: list[str] = field(default_factory=list)
 
     @property
@@ -32,12 +32,12 @@ class _RepeatedCalls:
 
 
 class Repetitions:
-    """Those between two things that are shown, by peer and by what they repeat."""
+    """Repetitions between two shown rows, by peer and by the call they repeat."""
 
     def __init__(self, at_ns: int) -> None:
         self.first_ns = self.last_ns = at_ns
         self._calls: dict[tuple[str, str], _RepeatedCalls] = {}
-        self._refused: dict[str, int] = {}  # by peer: calls of start()
+        self._refused: dict[str, int] = {}  # by peer: number of refused start() calls
 
     def add_call(self, call: TimelineCall) -> None:
         what = "heartbeat" if call.heartbeat else call.kind
@@ -49,7 +49,7 @@ class Repetitions:
         self._refused[peer] = self._refused.get(peer, 0) + 1
 
     def labels(self) -> list[tuple[str, LabelTexts]]:
-        """By peer."""
+        """Peers and their labels."""
         lasted_s = (self.last_ns - self.first_ns) / 1e9
         during = f" in {lasted_s:.1f} s" if lasted_s >= 0.1 else ""
         calls = [

@@ -1,4 +1,4 @@
-"""What a timeline is made of: rows of cells, one column for each peer, and what of them is wanted."""
+"""The timeline model: rows of cells, a column per peer; and the filter that selects rows."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ TOPICS = ("election", "log", "snapshot", "persist", "apply", "network", "client"
 
 
 class Mark(NamedTuple):
-    """What the edge of a column shows."""
+    """What the left edge of a column shows."""
 
     role: str  # leader, candidate, follower, paused, down
-    cut: bool
+    cut: bool  # disconnected
 
     @classmethod
     def of(cls, peer: PeerView) -> Mark:
@@ -26,7 +26,7 @@ class Mark(NamedTuple):
 
 
 class Label(NamedTuple):
-    """One thing in a cell: how it is meant, and its wordings, longest first."""
+    """One item in a cell: its tone (which decides the color) and its text in several lengths, longest first."""
 
     tone: str
     texts: LabelTexts
@@ -39,14 +39,14 @@ class Row:
     cells: dict[str, list[Label]] = field(default_factory=dict)
     banner: str = ""  # across all columns, instead of cells
     tone: str = ""  # of the banner
-    fault: str = ""  # what kind of fault the banner tells,
-    affected: list[str] = field(default_factory=list)  # and of whom
-    local: bool = False  # only things peers did by themselves: others of the same instant may join
+    fault: str = ""  # kind of the fault in the banner
+    affected: list[str] = field(default_factory=list)  # peers that the fault affects
+    local: bool = False  # holds only local events of peers, so others of the same instant may join
 
 
 @dataclass(frozen=True, slots=True)
 class RowFilter:
-    """What is wanted. Nothing given: everything, told in short."""
+    """Which rows to show. The default shows all rows, with repetitions collapsed."""
 
     everything: bool = False
     peers: frozenset[str] = frozenset()
@@ -63,7 +63,7 @@ class TimelineModel:
     rows: list[Row]
     events: int
     collapsed: int  # calls and starts that are only counted
-    topics: list[str]  # the student's own, in order of appearance
+    topics: list[str]  # topics of log() lines, in order of appearance
 
 
 def peer_order(names: Iterable[str]) -> list[str]:

@@ -1,6 +1,6 @@
-"""Rows as a table: time down, a column per peer, whose left edge shows its role; for any width, in colour or plain.
+"""Renders rows as a table of any width, in color or ASCII: time runs down, one column per peer, roles at its left edge.
 
-Laid out by hand and not by rich.Table, which measures every cell twice: a long run has twenty thousand of them.
+Does not use rich.Table, which measures every cell twice: a long run has twenty thousand cells.
 Start at `Table.__rich_console__`.
 """
 
@@ -83,7 +83,7 @@ class Table:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         count = max(len(self._peers), 1)
-        # Time, a gap; then per peer its edge, a space, the text and, where there is room, another space.
+        # The time and a gap; then for each peer its edge, a space, the text and, if there is room, another space.
         space = options.max_width - self._time_width - 1
         self._gap = " " if space // count >= _ROOMY else ""
         around = 2 + len(self._gap)
@@ -138,7 +138,7 @@ class Table:
         rule = self._text("━" if row.tone == "phase" else "─")
         text = self._text(row.banner)
         room = width - 6
-        # A failure in words may be long, and what to do stands at its end.
+        # The text of a failure may be long, and its end is the advice, so wrap it.
         text, *more = self._wrap(text, room, _MOST_LINES_OF_BANNERS) if cell_len(text) > room else [text]
         line = f"{rule * 2} {text} ".rstrip() + " "
         yield Segment(f"{time:>{self._time_width}} ", _style(_TONES["time"]))
@@ -165,7 +165,7 @@ class Table:
                     line.append(Segment(" " * padding + self._gap))
                 else:
                     line.append(Segment(" " * width + self._gap))
-            # No blanks at the end of a line: they would wrap in a terminal one column narrower.
+            # No trailing blanks: they would wrap in a slightly narrower terminal.
             while line and not line[-1].text.strip():
                 line.pop()
             line.append(Segment.line())
@@ -193,7 +193,7 @@ class Table:
         return lines
 
     def _wrap(self, text: str, width: int, most: int) -> list[str]:
-        """At spaces where there are some, into no more than `most` lines."""
+        """Wrap at spaces if possible, into at most `most` lines."""
         lines: list[str] = []
         line = ""
         for word in text.split(" "):

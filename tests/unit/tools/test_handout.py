@@ -384,14 +384,14 @@ def test_writes_into_a_new_folder_and_an_empty_one(tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     for out in (tmp_path / "empty", tmp_path / "new" / "deep"):
         number = len(handout.files())
-        said = f"wrote {number} files to {out}; students begin with its README.md\n"
+        said = f"wrote {number} files to {out}; start with its README.md\n"
         assert lab_handout(out, capsys=capsys) == (0, said, "")
         assert sum(path.is_file() for path in out.rglob("*")) == number
 
 
 def test_folder_that_is_not_empty_is_refused(tmp_path, capsys):
     (tmp_path / "mine").write_text("")
-    told = f"lab handout: OUT must be new or empty; {tmp_path} is not empty (--force writes into it all the same)\n"
+    told = f"lab handout: OUT must be new or empty; {tmp_path} is not empty (use --force to write into it)\n"
     assert lab_handout(tmp_path, capsys=capsys) == (2, "", told)
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
@@ -399,13 +399,13 @@ def test_folder_that_is_not_empty_is_refused(tmp_path, capsys):
 def test_file_is_refused(tmp_path, capsys):
     file = tmp_path / "file"
     file.write_text("")
-    told = f"lab handout: OUT must be a folder, new or empty; {file} is a file\n"
+    told = f"lab handout: OUT must be a new or empty folder; {file} is a file\n"
     assert lab_handout(file, capsys=capsys) == (2, "", told)
 
 
 def test_project_itself_is_refused(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(handout, "PROJECT", tmp_path)  # not the real one, in case it is not refused
-    told = f"lab handout: OUT must be a folder of its own, got the project itself, {tmp_path}\n"
+    told = f"lab handout: OUT must not be the project itself, got {tmp_path}\n"
     assert lab_handout(tmp_path, "--force", capsys=capsys) == (2, "", told)
 
 
@@ -417,8 +417,8 @@ def test_force_keeps_what_is_the_student_s(tmp_path, capsys):
     code, said, _ = lab_handout(tmp_path, "--force", capsys=capsys)
     assert code == 0
     assert said.splitlines() == [
-        f"kept {tmp_path}/raft/raft.py: it is not the handout's",
-        f"wrote {len(handout.files()) - 1} files to {tmp_path}; students begin with its README.md",
+        f"kept {tmp_path}/raft/raft.py: it differs from the handout's",
+        f"wrote {len(handout.files()) - 1} files to {tmp_path}; start with its README.md",
     ]
     assert (tmp_path / "raft" / "raft.py").read_text() == "class Raft: ..."
     assert (tmp_path / "raft" / "helpers.py").read_text() == "mine"
@@ -443,13 +443,11 @@ def test_stale_list_says_so(monkeypatch, capsys, tmp_path):
     assert not (tmp_path / "new").exists()
     monkeypatch.setattr(handout, "MAKEFILE_ENDS", "# no such line")
     monkeypatch.setitem(layout.FOR_STUDENTS, "docs/student", ("names.md",))
-    told = "lab handout: Makefile must have the line '# no such line', where the students' copy ends\n"
+    told = "lab handout: Makefile must contain the line '# no such line', where the students' copy ends\n"
     assert lab_handout(tmp_path / "new", capsys=capsys) == (2, "", told)
 
 
 def test_without_the_source_tree_it_says_so(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(handout, "PROJECT", tmp_path)
-    told = (
-        f"lab handout: {tmp_path} must be the project's source tree, and has no folder handout; run it from a clone\n"
-    )
+    told = f"lab handout: {tmp_path} has no folder handout; run lab handout from a clone of the project\n"
     assert lab_handout(tmp_path / "new", capsys=capsys) == (2, "", told)

@@ -406,8 +406,11 @@ def test_a_full_disk_is_said_and_costs_nothing_that_is_done(
             "write a function for each set of values, or a loop in one\n",
         ),
         ("class TestB:\n    def test_b_2a(self, make_config): 1/0\n", "TestB cannot be graded: it is a class; take"),
-        ("def test_b_2a(make_config, tmp_path): 1/0\n", "test_b_2a cannot be graded: it asks for tmp_path; the one"),
-        ("def test_b_2a(): 1/0\n", "test_b_2a cannot be graded: it does not ask for make_config; it needs that"),
+        (
+            "def test_b_2a(make_config, tmp_path): 1/0\n",
+            "test_b_2a cannot be graded: it has the parameter tmp_path; a lab",
+        ),
+        ("def test_b_2a(): 1/0\n", "test_b_2a cannot be graded: it has no parameter; add make_config"),
         ("def testb(make_config): 1/0\n", "testb cannot be graded: its name begins with test, but not with test_;"),
         ("import pytest\npytest.skip('later', allow_module_level=True)\n", "Skipped while loading it: later"),
         ("import helper\n", "ModuleNotFoundError while loading it"),

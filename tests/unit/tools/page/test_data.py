@@ -237,7 +237,7 @@ def test_the_command_writes_a_page(tmp_path, capsys):
     [
         ([], "name one of TEST and --trace FILE"),
         (["2a", "--seed", 1], "2a matches "),
-        (["test_none"], "no test is called 'test_none'"),
+        (["test_none"], "no test matches 'test_none'"),
         (
             ["test_initial_election_2a", "--fields", "--isolated"],
             "--fields is not supported with --isolated: ",

@@ -31,7 +31,7 @@ def replay(*arguments, **options):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["test_nothing", "--seed", "1"], "lab replay: no test is called 'test_nothing'"),
+        (["test_nothing", "--seed", "1"], "lab replay: no test matches 'test_nothing'"),
         (["2a", "--seed", "1"], "lab replay: cannot replay "),
         ([TEST], f"lab replay: {TEST}: no such file (to replay a test, add --seed N)"),
         (["--seed", "1"], "lab replay: give a TEST with --seed N, or a FILE"),

@@ -184,7 +184,7 @@ def test_an_interrupt_gives_the_best_so_far(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["test_nothing", "--seed", "1"], "lab shrink: no test is called 'test_nothing'"),
+        (["test_nothing", "--seed", "1"], "lab shrink: no test matches 'test_nothing'"),
         (["2a", "--seed", "1"], "lab shrink: cannot shrink "),
         (["vote_of_an_older_campaign", "--seed", "1"], "lab shrink: vote_of_an_older_campaign is a scenario; "),
         ([FIGURE_8, "--seed", "1", "--limit", "0"], "lab shrink: --limit must be a number of seconds above 0, got 0"),

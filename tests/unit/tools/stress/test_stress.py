@@ -41,7 +41,7 @@ def summary(out):
             "argument --run-limit: must be a number of seconds, above 0 and at most 86400, got '-1'",
         ),
         (["--nonsense"], "unrecognized arguments: --nonsense"),
-        (["test_figure9"], "lab stress: no test is called 'test_figure9'; there are "),
+        (["test_figure9"], "lab stress: no test matches 'test_figure9'; lab stress --list shows "),
         (["--raft", "nowhere.py"], "lab stress: nowhere.py: no such file; --raft must name a raft.py"),
         (["--file", "nowhere.py"], "lab stress: nowhere.py: no such test file"),
     ],

@@ -601,7 +601,7 @@ def test_a_test_that_fails_ends_in_its_failure(lab, tmp_path):
     [
         ([], "name one of TEST, --trace FILE and --import FILE"),
         (["x", "--trace", "y"], "name one of "),
-        (["test_nothing"], "no test is called 'test_nothing'"),
+        (["test_nothing"], "no test matches 'test_nothing'"),
         (["2a"], " tests; name one: test_initial_election_2a, "),
         (["--trace", "/nowhere"], "/nowhere: No such file or directory"),
         (["--import", "/nowhere"], "/nowhere: No such file or directory"),
