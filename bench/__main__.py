@@ -1,4 +1,4 @@
-"""Print all figures. Ratios are within one run, because machines differ and are busy."""
+"""Runs the benchmarks and prints their figures. Compare ratios: absolute times depend on the machine and its load."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _SUBJECTS = sorted(path.stem.removeprefix(_PREFIX) for path in Path(__file__).pa
 def main(subjects: list[str]) -> int:
     unknown = [subject for subject in subjects if subject not in _SUBJECTS]
     if unknown:
-        print(f"bench: no benchmark of {', '.join(unknown)}; there are {', '.join(_SUBJECTS)}", file=sys.stderr)
+        print(f"bench: unknown benchmark {', '.join(unknown)}; expected one of {', '.join(_SUBJECTS)}", file=sys.stderr)
         return 2
-    print(f"{'':34} {'here':>10} {'elsewhere':>10} {'ratio':>7}  elsewhere is")
+    print(f"{'':34} {'ours':>10} {'baseline':>10} {'ratio':>7}  baseline")
     for subject in subjects or _SUBJECTS:
         module = importlib.import_module(f"bench.{_PREFIX}{subject}")
         print(f"{subject}:", flush=True)

@@ -1,16 +1,16 @@
-"""Puts on three real processes, on a real disk, beside etcd and PySyncObj in the same run, where they are installed.
+"""Puts on three real processes and a real disk, compared with etcd and PySyncObj, where they are installed.
 
-facts() gives the figures; run this file to print them. All is held against what one fsync takes here, because disks
-differ by a hundred times, and the machine may be busy: so rounds alternate, each system has a cluster of its own in
-each round, and the better round counts. An fsync is measured just before and just after one client was. The clients
-are threads of this process, one or 64, with one put at a time each.
+facts() returns the figures; run this file to print them. Figures are relative to the time of one fsync, because disks
+differ by a factor of a hundred. The machine may be busy: rounds alternate, each system has a new cluster in each round,
+and the better round counts. An fsync is measured just before and just after each client. The clients are threads of
+this process, one or 64, with one put at a time each.
 
-Not the same everywhere: etcd is asked over its HTTP gateway, because its own protocol needs a library more. PySyncObj
-is asked through a node of its own in this process; its journal is written but never forced to the disk, so it survives
-kill -9 and no power cut.
+Differences: etcd is accessed over its HTTP gateway, because its own protocol needs another library. PySyncObj is
+accessed through a node in this process; its journal is written without fsync, so it survives kill -9 but not a power
+cut.
 
-What a put waits for besides two fsyncs is Python's, and the same on any disk. So one client is measured a second time
-where each fsync takes _SLOW_MS more, as on disks that are not as quick as this one.
+Apart from two fsyncs, a put waits for Python, which takes the same time on any disk. So one client is also measured
+with each fsync _SLOW_MS slower, as on slower disks.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _CLIENTS = (1, 64)
 _SECONDS = 4.0
 _ENTRIES = 5_000
 _SLOW_MS = 6.0
-_BESIDE = Path("build")  # the disk that is measured: the one that the clusters of `make cluster` are on
+_BESIDE = Path("build")  # on the disk to measure: the one that `make cluster` uses
 
 Put = Callable[[str, str], Any]
 
@@ -57,8 +57,8 @@ Put = Callable[[str, str], Any]
 class System(NamedTuple):
     """A cluster that runs."""
 
-    client: Callable[[], Put]  # makes one
-    save_ms: Callable[[], float] = lambda: 0.0  # what the peers' own saves take, if they tell
+    client: Callable[[], Put]  # connects a client
+    save_ms: Callable[[], float] = lambda: 0.0  # the mean time of the peers' own saves, if known
 
 
 def _ports(count: int) -> list[int]:
@@ -70,7 +70,7 @@ def _ports(count: int) -> list[int]:
 
 
 def fsync_ms(folder: Path, count: int = 200) -> float:
-    """What it takes to have a few bytes on the disk, alone."""
+    """The time of one small write with fsync."""
     path = folder / "fsync"
     took_s = []
     with path.open("wb") as file:
@@ -83,7 +83,7 @@ def fsync_ms(folder: Path, count: int = 200) -> float:
     return 1000 * statistics.median(took_s)
 
 
-# ---- The systems: each yields what makes a client's put(key, value) ---------------------------------------------
+# ---- The systems -------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -105,7 +105,7 @@ def _ours(folder: Path) -> Iterator[System]:
 
 @contextmanager
 def _slow_disk(folder: Path) -> Iterator[None]:
-    """For the processes of ours that are started meanwhile: Python executes this file when it starts."""
+    """Slows fsync in our processes started meanwhile: Python executes sitecustomize.py when it starts."""
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(_SLOW_FSYNC.format(seconds=_SLOW_MS / 1000))
     with mock.patch.dict(os.environ, PYTHONPATH=str(folder.resolve())):
@@ -155,7 +155,7 @@ def _etcd(folder: Path) -> Iterator[System]:
 
 
 def _etcd_leader(ports: list[int]) -> int:
-    """The client port of who leads, when somebody does."""
+    """The client port of the leader, once there is one."""
     until_s = time.monotonic() + 30
     while True:
         for port in ports:
@@ -175,7 +175,7 @@ def _post(connection: http.client.HTTPConnection, path: str, body: Any) -> Any:
     response = connection.getresponse()
     told = response.read()
     if response.status != 200:
-        raise ValueError(f"etcd says {response.status}: {told!r}")
+        raise ValueError(f"etcd returned {response.status}: {told!r}")
     return json.loads(told)
 
 
@@ -248,7 +248,7 @@ def _measured(system: System, clients: int) -> LoadResult:
 
 
 def _restart_s(folder: Path) -> float:
-    """A process with 5,000 entries in its log and no snapshot, from its start until it has applied them all again."""
+    """Restart time of a process with 5,000 entries in its log and no snapshot, until it has applied all of them."""
     program = load_program(DEFAULT, kv=DEFAULT_KV)
     ops, entries = program.template.module("kv.messages"), program.template.module("raft.messages")
     commands = [labgob.encode([ops.Op(1, n, "put", f"key {n % 100}", f"value {n}")]) for n in range(1, _ENTRIES + 1)]
@@ -276,7 +276,7 @@ def _restart_s(folder: Path) -> float:
 
 
 def _stores(folder: Path) -> Iterator[str]:
-    """What one save of one more entry takes, of a log of 1,000: ours, SQLite's, and a whole file each time."""
+    """The time to save one more entry to a log of 1,000: ours, SQLite, and a whole file each time."""
     import sqlite3
 
     states = [bytes([n % 251]) * 8 + b"an entry of some length;" * (1000 + n) for n in range(200)]
@@ -326,7 +326,7 @@ def _stores(folder: Path) -> Iterator[str]:
     database.close()
     medians = {name: 1000 * statistics.median(took) for name, took in took_s.items()}
     told = ", ".join(f"{name} {ms:.2f} ms" for name, ms in medians.items())
-    yield f"a save of one more entry, of 1,000: {told}"
+    yield f"saving one more entry to a log of 1,000: {told}"
 
 
 def facts() -> Iterator[str]:
@@ -367,7 +367,7 @@ def facts() -> Iterator[str]:
             found = _measured(system, 1)
             save = system.save_ms()
             yield (
-                f"ours where an fsync takes {_SLOW_MS:g} ms more: {found}; p50 is {found.p50_ms / save:.1f} saves of "
+                f"ours with fsync {_SLOW_MS:g} ms slower: {found}; p50 is {found.p50_ms / save:.1f} saves of "
                 f"{save:.2f} ms"
             )
         yield f"the load is {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"

@@ -1,4 +1,4 @@
-"""What the lab costs: the whole suite for one seed, what tracing and checking add to it, and how soon make answers."""
+"""The cost of the lab: the whole suite for one seed, the share of tracing and checking, and the latency of make."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from raftlab.sandbox.launcher import load_sandboxed
 from raftlab.tools.selection import select
 from raftlab.tools.timeline.command import print_timeline
 
-# Where things happen to lie in memory makes one process faster than the next, for as long as it lives.
+# Memory layout makes one process faster than another, so several are measured.
 _PROCESSES = 3
 _ROUNDS = 3
 _SEED = 1
@@ -40,7 +40,7 @@ def _tests() -> list[LabTest]:
 
 
 def _run_s(test: LabTest, launcher: Any, kind: str) -> tuple[float, float]:
-    """(CPU seconds, virtual seconds) of one test for one seed, up to when nothing of it is left in memory."""
+    """(CPU seconds, virtual seconds) of one test for one seed, including garbage collection."""
     simulation = Simulation(_SEED, trace=kind != "bare")
     began_s = time.process_time()
     run = run_test(test, launcher, _SEED, simulation=simulation, checked=kind == "checked")
@@ -52,14 +52,14 @@ def _run_s(test: LabTest, launcher: Any, kind: str) -> tuple[float, float]:
 
 
 def _suite_s() -> tuple[dict[str, float], float]:
-    """CPU seconds of the whole suite by kind, and its virtual seconds, in a process of its own."""
+    """CPU seconds of the whole suite by kind, and its virtual seconds. Called in a separate process."""
     launcher = load_peer(DEFAULT)
     tests = _tests()
     gc.collect()
-    gc.freeze()  # so that _run_s() collects what the run has left, and need not look at anything else
+    gc.freeze()  # so that _run_s() collects only the garbage of its run
     suite_s = dict.fromkeys(_KINDS, 0.0)
     virtual_s = 0.0
-    # Test by test, the three kinds in turn, the best of each: what else this machine does then disturbs all alike.
+    # Test by test, the three kinds in turn, the best of each, so that other load affects all kinds alike.
     for test in tests:
         took_s = dict.fromkeys(_KINDS, math.inf)
         for _ in range(_ROUNDS):
@@ -73,15 +73,15 @@ def _suite_s() -> tuple[dict[str, float], float]:
 
 
 def _make_s(*arguments: str) -> float:
-    """Real seconds from the command to its last line."""
+    """Real seconds that a make command takes."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS", "JOBS"))}
     began_s = time.perf_counter()
     subprocess.run(["make", *arguments, f"SEED={_SEED}"], env=environment, check=True, capture_output=True)
     return time.perf_counter() - began_s
 
 
-def _quickness(*arguments: str) -> str:
-    """Whether make starts workers only where they pay: the command as it is typed, beside one process."""
+def _make_latency(*arguments: str) -> str:
+    """Whether make uses worker processes only where they pay: the default, compared with one process."""
     as_typed_s = one_process_s = math.inf
     for _ in range(_ROUNDS):
         as_typed_s = min(as_typed_s, _make_s(*arguments))
@@ -91,8 +91,8 @@ def _quickness(*arguments: str) -> str:
     )
 
 
-class _Asked(SeededSource):
-    """Remembers everything it is asked."""
+class _RecordingSource(SeededSource):
+    """Records all its choices."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
@@ -108,13 +108,13 @@ class _Asked(SeededSource):
         return super().choose(point, ordinal, distribution)
 
 
-def _deciding(suite_s: float) -> str:
-    """All choices of the suite once more, as they are keyed, and as one stream would give them without keys."""
+def _choice_cost(suite_s: float) -> str:
+    """The cost of all choices of the suite, with keys and from one stream without keys."""
     launcher = load_peer(DEFAULT)
     keyed_s = plain_s = 0.0
     choices = 0
     for test in _tests():
-        asked = _Asked(_SEED)
+        asked = _RecordingSource(_SEED)
         run_test(test, launcher, _SEED, choice_source=asked)
         choices += len(asked.distributions) + len(asked.picks)
         seeded, stream = SeededSource(_SEED), random.Random(_SEED)
@@ -139,16 +139,16 @@ def _deciding(suite_s: float) -> str:
             stream.getrandbits(64)
         plain_s += time.process_time() - began_s
     return (
-        f"deciding: {choices:,} choices by key take {keyed_s * 1000:.0f} ms, without keys {plain_s * 1000:.0f} ms: "
+        f"choices: {choices:,} choices by key take {keyed_s * 1000:.0f} ms, without keys {plain_s * 1000:.0f} ms: "
         f"keys are {100 * (keyed_s - plain_s) / suite_s:.1f} % of the suite"
     )
 
 
 def _isolated_s() -> tuple[float, float]:
-    """CPU seconds of the suite, isolated with all guests counted, and in one process; test by test, in turn.
+    """CPU seconds of the suite, sandboxed (with all peer processes) and in one process; test by test, in turn.
 
-    In a process of its own, which has no other children. Without bubblewrap, which does not wait for its child, so that
-    nobody would learn what the guests took; it stands around the nursery and costs a run nothing.
+    Called in a separate process without other children. Without bubblewrap, which does not wait for its child, so the
+    time of the peers would be unknown. It only wraps the fork server and costs a run nothing.
     """
     confinement.bubblewrap, confinement.sandbox_uid = lambda: None, lambda: 0  # type: ignore[assignment]  # for this process
     here, there = load_peer(DEFAULT), load_sandboxed(DEFAULT)
@@ -162,7 +162,7 @@ def _isolated_s() -> tuple[float, float]:
                 one_process_s += took_s
             else:
                 isolated_s += took_s
-    there.close()  # which ends the guests, and then their time is known
+    there.close()  # which ends the peer processes, so their time is known
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return isolated_s + children.ru_utime + children.ru_stime, one_process_s
 
@@ -182,15 +182,15 @@ def facts() -> list[str]:
     began_s = time.process_time()
     print_timeline(trace, file=io.StringIO(), width=120)
     return [
-        _deciding(checked_s),
-        _quickness("test-2a"),
-        _quickness("test-2a", "RUNS=20"),
+        _choice_cost(checked_s),
+        _make_latency("test-2a"),
+        _make_latency("test-2a", "RUNS=20"),
         f"the timeline of {len(trace):,} events: {time.process_time() - began_s:.2f} s of CPU",
         f"2A to 2D, one seed: {checked_s:.2f} s of CPU for {virtual_s:.0f} virtual seconds, "
         f"{virtual_s / checked_s:.0f} virtual seconds per CPU second",
         f"tracing and checking every event: {median(ratios['checked']):.2f} times the bare suite "
         f"({ratios['checked'][0]:.2f} to {ratios['checked'][-1]:.2f} in {_PROCESSES} processes; "
         f"tracing alone {median(ratios['traced']):.2f})",
-        f"every peer in a process of its own: {median(times):.2f} times the CPU of one process "
+        f"sandboxed peers: {median(times):.2f} times the CPU of one process "
         f"({times[0]:.2f} to {times[-1]:.2f} in {_PROCESSES} processes)",
     ]

@@ -1,7 +1,7 @@
-"""What labgob costs over bare msgspec, for the two messages Raft sends most.
+"""The cost of labgob compared with bare msgspec, for the two most frequent messages of Raft.
 
-measure() gives the figures; run this file to print them. The classes have slots, like those in
-raft/messages.py; the "dict" rows are the same without, which msgspec encodes faster and decodes slower.
+measure() returns the figures; run this file to print them. The classes have slots, like those in
+raft/messages.py; the "dict" rows are the same without slots, which msgspec encodes faster and decodes slower.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 
 import labgob
 
-_ROUNDS = 50  # short ones: the best of many is steadier on a busy machine than the best of five long ones
+_ROUNDS = 50  # short rounds: on a busy machine, the best of many is more stable than the best of five long ones
 
 
 @dataclasses.dataclass(slots=True)
@@ -67,7 +67,7 @@ class DictAppendEntriesArgs:
 
 
 def _best_us(*calls: Callable[[], Any], number: int) -> list[float]:
-    """The best of some rounds for each call, taken in turns so that a busy moment hits all alike."""
+    """The best round of each call. Rounds alternate, so that other load affects all calls alike."""
     timers = [timeit.Timer("call()", globals={"call": call}) for call in calls]
     idle = timeit.Timer("call()", globals={"call": lambda: None})
     best = [float("inf")] * len(timers)

@@ -1,10 +1,9 @@
-"""What a reliable call costs, beside the same question put to a real thread through two queue.Queues.
+"""The cost of a reliable call, compared with a request to a real thread through two queue.Queues.
 
-measure() gives the figures; run this file to print them. Ours is processor time, tracing on, as in a test. The
-baseline is wall time, because what it costs is mostly waiting for the other thread to be woken; it hands
-the objects over as they are, where ours encodes and decodes them twice. Rounds of both are taken in turns, so that a
-busy machine hits both alike, and the median round of each counts: a best round of the baseline is one in which both
-threads happened to share a core.
+measure() returns the figures; run this file to print them. Ours is processor time, with tracing, as in a test. The
+baseline is wall time, because it is mostly waiting for the other thread to wake; it passes objects by reference, while
+ours encodes and decodes them twice. Rounds of both alternate, so that other load affects both alike, and the median
+round of each counts: in the best round of the baseline both threads happen to share a core.
 """
 
 from __future__ import annotations
@@ -110,7 +109,7 @@ def _queues_us(method: str, args: Any, calls: int) -> float:
 
 
 def measure(calls: int = 100_000) -> list[dict[str, Any]]:
-    """One row per case: name, ours_us, baseline_us, baseline. Of the long message a tenth as many are sent."""
+    """One row per case: name, ours_us, baseline_us, baseline. The long message is sent a tenth as often."""
     entries = [Entry(7, i if i % 2 else f"cmd {i}") for i in range(50)]
     cases: list[tuple[str, str, Any, int]] = [
         ("labrpc call small", "Peer.vote", VoteArgs(7, 1, 120, 6), calls),

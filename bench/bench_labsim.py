@@ -1,7 +1,7 @@
-"""What labsim's operations cost, beside the same operations on real threads.
+"""The cost of labsim's operations, compared with the same operations on real threads.
 
-Ours is processor time; the baseline is wall time where it consists of waiting for another thread. Rounds of both are
-taken in turns and the best of each counts, because the machine may be busy.
+Ours is processor time; the baseline is wall time where it waits for another thread. Rounds of both alternate and the
+best of each counts, because the machine may be busy.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _pair(
 
 
 def _hand_over(threads: Any, lock_type: Any, turns: int) -> Callable[[], None]:
-    """Two threads pass a turn to and fro by two locks: each turn is one switch."""
+    """Two threads alternate by means of two locks: each turn is one switch."""
 
     def main() -> None:
         a, b = lock_type(), lock_type()
@@ -122,7 +122,7 @@ def _put_and_get(threads: Any, queues: Any, count: int) -> Callable[[], None]:
 
 
 def _pending_timers(pending: int, count: int) -> Callable[[], None]:
-    """Sleeps while ten thousand other timers are set."""
+    """Sleep while ten thousand other timers are pending."""
 
     def main() -> None:
         simulation = current_simulation()
@@ -210,7 +210,7 @@ def _million_sleeps() -> None:
 
 
 def facts() -> list[str]:
-    """What is no pair: one million sleeps, and memory over ten simulations in one process."""
+    """Figures without a baseline: one million sleeps, and memory over ten simulations in one process."""
     began_s = real_time.process_time()
     Simulation(1).run(_million_sleeps)
     lines = [f"one million sleeps over 1,000 tasks: {real_time.process_time() - began_s:.2f} s of CPU"]

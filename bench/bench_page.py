@@ -1,8 +1,8 @@
-"""What a page of some 100,000 events costs: to be made, to be opened, and for each step, jump and scroll.
+"""The cost of a page of some 100,000 events: making it, opening it, and each step, jump and scroll.
 
 Steps are measured in a browser (Debian's Chromium), as milliseconds of CPU of the page's main thread, from the key to
-the end of the frame that shows it: script, style, layout, painting. On a busy machine the clock says more; this is what
-there is to wait for on an idle one. Median and 95th percentile; the aim is at most 50 ms, and 2 s for the first view.
+the end of the frame that shows it: script, style, layout, painting. That is the delay on an idle machine. Median and
+95th percentile; the goal is at most 50 ms, and 2 s for the first view.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _in_browser(path: Path, events: int) -> Iterator[str]:
         tab = browser.open(path)
         tab.call("Page.bringToFront")
         tab.call("Performance.enable", timeDomain="threadTicks")
-        tab.call("Page.reload")  # the figures begin anew with a page
+        tab.call("Page.reload")  # loading a page resets the figures
         ready_ms = tab.eval(
             "new Promise((done) => { const look = () => performance.getEntriesByName('ready').length ? "
             "done(performance.getEntriesByName('ready')[0].startTime) : setTimeout(look, 10); look(); })"
@@ -89,13 +89,13 @@ def _in_browser(path: Path, events: int) -> Iterator[str]:
         tab.eval(_key("Home"))
         yield f"a jump to the next election: {_acts(tab, 40, lambda _: _key('e'))}"
         yield f"a jump to the other end: {_acts(tab, 20, lambda number: _key(('End', 'Home')[number % 2]))}"
-        yield f"a turn of the wheel: {_acts(tab, 60, lambda _: _WHEEL)}"
+        yield f"a scroll: {_acts(tab, 60, lambda _: _WHEEL)}"
         tab.eval(_key("f"))
-        yield f"a step, nothing folded: {_acts(tab, 40, lambda _: _key('ArrowDown'))}"
+        yield f"a step, nothing collapsed: {_acts(tab, 40, lambda _: _key('ArrowDown'))}"
         tab.eval(_key("f"))
         for key in "z------":
             tab.eval(_key(key))
-        yield f"a step, true to the clock and far away: {_acts(tab, 40, lambda _: _key('ArrowDown'))}"
+        yield f"a step, on a true time scale, zoomed out: {_acts(tab, 40, lambda _: _key('ArrowDown'))}"
 
 
 def _cpu_s(work: Callable[[], Any]) -> tuple[float, Any]:
@@ -114,10 +114,10 @@ def facts() -> Iterator[str]:
         path = Path(folder) / "busy.html"
         page_s, _ = _cpu_s(lambda: write_page(path, trace, run_summary(run, "busy", ""), watch))
         yield (
-            f"{len(trace):,} events: run {plain_s:.1f} s of CPU, with the peers' fields {watched_s:.1f} s, its page "
+            f"{len(trace):,} events: run {plain_s:.1f} s of CPU, with the peers' fields {watched_s:.1f} s; page "
             f"{page_s:.1f} s and {path.stat().st_size / 1e6:.1f} MB"
         )
         if CHROMIUM is None:
-            yield "no browser here: apt-get install chromium"
+            yield "no browser found: apt-get install chromium"
             return
         yield from _in_browser(path, len(trace))

@@ -1,4 +1,4 @@
-"""The cost of --race: the whole suite for some seeds, without it, with preemption alone, and with race detection too.
+"""The cost of --race: the whole suite for some seeds, without it, with preemption only, and with race detection.
 
 A run with preemption differs from the run of the same seed without it, in virtual time too. The figures are
 CPU seconds of the whole suite over a few seeds, and beside them CPU seconds for each virtual second.
@@ -25,7 +25,7 @@ _KINDS = {"plain": None, "preempt": {"detect": False}, "race": {}}
 
 
 def _run_s(test: LabTest, launcher: PeerLauncher, seed: int) -> tuple[float, float]:
-    """(CPU seconds, virtual seconds), up to when nothing of it is left in memory."""
+    """(CPU seconds, virtual seconds) of one run, including garbage collection."""
     began_s = time.process_time()
     run = run_test(test, launcher, seed)
     assert run.error is None, run.error
@@ -39,14 +39,14 @@ def facts() -> Iterator[str]:
     tests = select([])
     cpu_s = dict.fromkeys(_KINDS, 0.0)
     virtual_s = dict.fromkeys(_KINDS, 0.0)
-    said = {"preempt": "preemption alone", "race": "--race: preemption and race detection"}
-    # A program at a time is loaded in a process: its modules stand under its names.
+    labels = {"preempt": "preemption only", "race": "--race: preemption and race detection"}
+    # A process has only one program loaded at a time, because modules have fixed names.
     for kind, how in _KINDS.items():
         race = None if how is None else RaceInstrumentation(PEER_FILES, **how)
         program = execute_program(DEFAULT.resolve(), DEFAULT_KV.resolve(), race)
         launcher = InProcessLauncher.of_program(program)
         gc.collect()
-        gc.freeze()  # so that _run_s() collects what the run has left, and need not look at anything else
+        gc.freeze()  # so that _run_s() collects only the garbage of its run
         for test in tests:
             for seed in _SEEDS:
                 took_s, simulated_s = _run_s(test, launcher, seed)
@@ -57,4 +57,4 @@ def facts() -> Iterator[str]:
             continue
         times = cpu_s[kind] / cpu_s["plain"]
         each = times * virtual_s["plain"] / virtual_s[kind]
-        yield f"{said[kind]}: {times:.2f} times that ({each:.2f} times for each virtual second)"
+        yield f"{labels[kind]}: {times:.2f} times that ({each:.2f} times for each virtual second)"

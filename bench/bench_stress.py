@@ -1,7 +1,7 @@
-"""What a run costs through `lab stress` over the bare simulation, and what a second worker brings.
+"""The cost of a run in `lab stress` compared with the bare simulation, and the gain from a second worker.
 
-measure() gives the figures; run this file to print them. Rounds alternate and the best of each counts, because the
-machine may be busy. The workers are warm: starting one costs about a third of a second, once.
+measure() returns the figures; run this file to print them. Rounds alternate and the best of each counts, because the
+machine may be busy. The workers are warm: starting one takes about a third of a second.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from raftlab.tools.stress.stress_run import Plan, run_campaign
 from raftlab.tools.stress.tally import Tally
 from raftlab.tools.workers.job_bundle import Kit
 
-# A short run, where every cost of ours shows, and a long one.
+# A short run, which shows all overhead, and a long one.
 _TESTS = (("test_basic_agree_2b", 100), ("test_figure8_2c", 4))
 _ROUNDS = 5
 
@@ -38,7 +38,7 @@ def _bare(test: LabTest, runs: int) -> Callable[[], None]:
 
 def _stressed(test: LabTest, runs: int, pool: LocalPool) -> Callable[[], None]:
     for future in [pool.submit(Batch(test.name, [0])) for _ in range(4 * pool.slots)]:
-        future.result()  # every worker is there, and warm
+        future.result()  # start and warm up every worker
 
     def campaign() -> None:
         tally = Tally([test.name], 0)

@@ -62,7 +62,7 @@ def test_a_rubric_says_how_many_runs_are_drawn_and_what_they_are_worth(tmp_path:
     ]
     with pytest.raises(RubricError, match=r"random runs belong to parts 2c and 2d, but no test of these is graded"):
         fuzzed("[points]\n2a = 9\n[fuzz]\nruns = 1", load_tests(Path("tests/test_2a.py")))
-    for wrong, says in (("runs = -1", "fuzz.runs"), ("points = 3", "fuzz.points: without fuzz.runs")):
+    for wrong, says in (("runs = -1", "fuzz.runs"), ("points = 3", "fuzz.points: needs fuzz.runs")):
         with pytest.raises(RubricError, match=says):
             rubric(tmp_path, f"[fuzz]\n{wrong}")
 

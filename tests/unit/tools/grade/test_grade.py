@@ -399,13 +399,12 @@ def test_a_full_disk_is_said_and_costs_nothing_that_is_done(
     ("source", "says"),
     [
         ("async def test_b_2a(make_config): assert False\n", "test_b_2a cannot be graded: it is async; write it as a"),
-        ("def test_b_2a(make_config):\n    yield\n", "test_b_2a cannot be graded: it has a yield in it"),
+        ("def test_b_2a(make_config):\n    yield\n", "test_b_2a cannot be graded: it contains yield"),
         (
             "import pytest\n@pytest.mark.parametrize('n', [3])\ndef test_b_2a(make_config, n): 1/0\n",
-            "test_b_2a cannot be graded: it is parametrized, and one test here is one function that is worth points; "
-            "write a function for each set of values, or a loop in one\n",
+            "test_b_2a cannot be graded: it is parametrized",
         ),
-        ("class TestB:\n    def test_b_2a(self, make_config): 1/0\n", "TestB cannot be graded: it is a class; take"),
+        ("class TestB:\n    def test_b_2a(self, make_config): 1/0\n", "TestB cannot be graded: it is a class"),
         (
             "def test_b_2a(make_config, tmp_path): 1/0\n",
             "test_b_2a cannot be graded: it has the parameter tmp_path; a lab",
@@ -433,7 +432,7 @@ def test_a_file_with_nothing_but_a_parametrized_test_is_refused_for_that(
     source = f"import pytest\n@pytest.mark.parametrize({values})\ndef test_b_2a({name}): 1/0\n"
     (tmp_path / "hidden.py").write_text(source)
     assert lab(["grade", "raft/raft.py", "--hidden", str(tmp_path / "hidden.py"), "--out", str(tmp_path / "out")]) == 2
-    assert "hidden.py: test_b_2a cannot be graded: it is parametrized, and one test" in capsys.readouterr().err
+    assert "hidden.py: test_b_2a cannot be graded: it is parametrized" in capsys.readouterr().err
 
 
 def test_hidden_files_with_names_alike_are_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

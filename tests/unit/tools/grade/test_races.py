@@ -51,7 +51,7 @@ def test_a_rubric_says_of_which_tests_runs_with_races_are_made_and_what_they_are
         RubricError, match=r"race.tests: test_initial_elction_2a is not a graded public test.*did you mean"
     ):
         races(RUBRIC.replace("initial_election", "initial_elction"))
-    for wrong, says in (("runs = -1", "race.runs"), ("points = 3", "race.points: without race.runs")):
+    for wrong, says in (("runs = -1", "race.runs"), ("points = 3", "race.points: needs race.runs")):
         with pytest.raises(RubricError, match=says):
             rubric(tmp_path, f"[race]\n{wrong}")
 
