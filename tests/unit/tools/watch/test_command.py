@@ -56,7 +56,7 @@ def test_failed_tests_run_first(once, monkeypatch):
 
     def run(runs, test):
         names.append(test.name)
-        return Run(1, ValueError("wrong") if test.name == "test_reelection_2a" else None)
+        return Run(1, error=ValueError("wrong") if test.name == "test_reelection_2a" else None)
 
     monkeypatch.setattr(command.Runs, "run", run)
     once(REFERENCE, "2a")
