@@ -40,7 +40,7 @@ FEW     := 1 2 3 4 5 6 7 8 9
 WORKERS  = $(or $(JOBS),$(if $(or $(REALTIME),$(filter-out $(FEW),$(RUNS))),auto,1))
 
 pytest = $(BIN)/python -m pytest -q -n $(if $(filter 1,$(1)),0,$(1)) $(call options,$(RUN) RUNS) \
-         $(if $(TEST),-k $(call quoted,$(TEST))) $(if $(REALTIME),--realtime)
+         $(if $(FIRST),-x) $(if $(TEST),-k $(call quoted,$(TEST))) $(if $(REALTIME),--realtime)
 
 .DEFAULT_GOAL := help
 .PHONY: help test parts $(PARTS) next watch race stress replay shrink timeline page live scenario fuzz hunt cluster lint clean
@@ -51,6 +51,7 @@ help: ## show this list
 	@echo "Options, for example: make test-2b SEED=7 RAFT=path/to/raft.py"
 	@echo "  SEED=n      the seed to start from (default: a new one; failures print it)"
 	@echo "  RUNS=n      repeat over n seeds"
+	@echo "  FIRST=1     stop at the first failure"
 	@echo "  TEST=name   run only this test"
 	@echo "  RAFT=path   test another raft.py"
 	@echo "  KV=path     test another server.py, with the client.py beside it"

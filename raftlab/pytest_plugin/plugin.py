@@ -17,16 +17,16 @@ import re
 import shlex
 import shutil
 import textwrap
-from collections.abc import Generator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
-from labsim import Simulation
+from labsim import Simulation, Unresponsive
 from labsim.stacks import short_path
 from raftlab.check.failure import Failure
 from raftlab.harness import determinism, records, report
@@ -56,7 +56,8 @@ SCENARIO = ".scenario"  # the suffix of a file of steps
 _LAUNCHER = pytest.StashKey[PeerLauncher]()
 _SEED = pytest.StashKey[int]()
 _MAX_CHUNKS = 16  # per test, so that workers share the work of --runs evenly
-_OTHERS_WIDTH = 100  # of the lines that list other runs with the same failure
+_OTHERS_WIDTH = 100  # of the lines that list the other tests with the same failure
+_SEEDS_MAX = 8  # of the failed runs of a test that are listed
 _MAX_OUTPUT_LINES = 100  # of a failed test's output
 
 _NEEDS_IN_PROCESS = {
@@ -68,6 +69,8 @@ _NEEDS_IN_PROCESS = {
 # Properties of a pytest report, sent from a worker to the process that prints.
 _PASSED = "raftlab"
 _FAILED = "raftlab-failed"
+_RUNS = "raftlab-runs"
+_REAL_S = "raftlab-real-s"
 _CHECK_OFF = "raftlab-check-off"
 _REMARK = "raftlab-remark"
 _UNVERIFIED = "raftlab-unverified"
@@ -312,25 +315,31 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     try:
         launcher = _launcher(pyfuncitem.config, kv=test.wants_service)
     except LoadError as error:
-        raise LabFailure(str(error), _FailedTest.to_load(pyfuncitem, error)) from None
-    seeds = _seeds_of(pyfuncitem)
+        raise LabFailure([_FailedRun.to_load(pyfuncitem, error)]) from None
+    seeds = _seeds_of(pyfuncitem).seeds
+    properties = pyfuncitem.user_properties
+    failures: list[_FailedRun] = []
     total = 0.0
-    for seed in seeds.seeds:
+    for seed in seeds:
         run = _run(pyfuncitem, test, launcher, seed)
         total += run.real_s
         for name, lines in ((_CHECK_OFF, run.checks_off), (_REMARK, run.remarks), (_UNVERIFIED, run.unverified)):
-            new = [(name, line) for line in lines if (name, line) not in pyfuncitem.user_properties]
-            pyfuncitem.user_properties.extend(new)
+            properties.extend([(name, line) for line in lines if (name, line) not in properties])
         if run.error is not None:
             # pytest-timeout's text must get into the test's captured output, from which it is removed below.
             pyfuncitem.config.get_terminal_writer().flush()
             if isinstance(run.error, (pytest.skip.Exception, pytest.xfail.Exception, pytest.exit.Exception)):
                 raise run.error
-            raise LabFailure(_describe(pyfuncitem, run), _FailedTest.of(pyfuncitem, run)) from None
-    lines = run.lines
-    if len(seeds.seeds) > 1:
-        lines.append(f"  ... {len(seeds.seeds)} runs passed, {total:.1f} s real")
-    pyfuncitem.user_properties.append((_PASSED, "\n".join(lines)))
+            failures.append(_FailedRun.of(pyfuncitem, run, described={failed.mistake for failed in failures}))
+            if isinstance(run.error, Unresponsive):
+                # Each other test would take as long to fail.
+                pyfuncitem.session.shouldfail = "a thread runs on and never waits, so no other test can pass"
+            if pyfuncitem.session.shouldfail or pyfuncitem.config.getoption("maxfail") == 1:
+                break
+    properties += [(_RUNS, seed - seeds[0] + 1), (_REAL_S, total)]
+    if failures:
+        raise LabFailure(failures)
+    properties.append((_PASSED, "\n".join(run.lines)))
     return True
 
 
@@ -391,41 +400,37 @@ class NotDeterministic(Failure):
 
 
 @dataclass(frozen=True)
-class _FailedTest:
-    """A failure as a worker sends it: the data for a line in a list, and its cause as a value."""
+class _FailedRun:
+    """A failed run as a worker sends it: the data for a line in a list, its cause as a value, and its report."""
 
     test: str
     seed: int | None
     headline: str
     mistake: str  # of the outcome: failures with the same mistake are reported once
+    text: str = ""  # the report; "" where a run of the same test has one for the same mistake
 
     @classmethod
-    def of(cls, item: pytest.Function, run: Run) -> _FailedTest:
+    def of(cls, item: pytest.Function, run: Run, described: Collection[str]) -> _FailedRun:
         assert run.error is not None
-        outcome = run.outcome(records.place_of_peer(_raft(item.config), _kv_of(item)), item.path)
-        return cls(_display_name(item), run.seed, report.headline(run.error), outcome.mistake)
+        mistake = run.outcome(records.place_of_peer(_raft(item.config), _kv_of(item)), item.path).mistake
+        text = "" if mistake in described else _describe(item, run)
+        return cls(_display_name(item), run.seed, report.headline(run.error), mistake, text)
 
     @classmethod
-    def to_load(cls, item: pytest.Function, error: LoadError) -> _FailedTest:
-        headline = str(error).partition("\n")[0]
-        return cls(_display_name(item), None, headline, LoadError.__name__)
+    def to_load(cls, item: pytest.Function, error: LoadError) -> _FailedRun:
+        return cls(_display_name(item), None, str(error).partition("\n")[0], LoadError.__name__, str(error))
 
     @classmethod
-    def read(cls, report: pytest.TestReport) -> _FailedTest | None:
-        value: Any = next((value for name, value in report.user_properties if name == _FAILED), None)
-        return None if value is None else cls(**value)
-
-    @property
-    def run(self) -> str:
-        return self.test if self.seed is None else f"{self.test}  seed {self.seed}"
+    def read(cls, report: pytest.TestReport) -> list[_FailedRun]:
+        return [cls(**failed) for failed in _property(report, _FAILED) or ()]
 
 
 class LabFailure(Exception):
-    """Carries the finished report, so that pytest adds no traceback."""
+    """Carries the finished reports, so that pytest adds no traceback."""
 
-    def __init__(self, text: str, failed: _FailedTest) -> None:
-        super().__init__(text)
-        self.failed = failed
+    def __init__(self, failures: list[_FailedRun]) -> None:
+        super().__init__(failures[0].text)
+        self.failures = failures
 
 
 def _display_name(item: pytest.Function) -> str:
@@ -499,7 +504,7 @@ def pytest_runtest_makereport(
     result = yield
     if call.excinfo is not None and isinstance(call.excinfo.value, LabFailure):
         result.longrepr = str(call.excinfo.value)
-        result.user_properties.append((_FAILED, asdict(call.excinfo.value.failed)))
+        result.user_properties.append((_FAILED, [asdict(failed) for failed in call.excinfo.value.failures]))
         if not item.config.getoption("--realtime"):
             result.sections = [(name, _OTHER_THREADS.sub("", text)) for name, text in result.sections]
         result.sections = [(name, _shortened(text)) for name, text in result.sections if text]
@@ -519,8 +524,8 @@ def _shortened(output: str) -> str:
     return "".join([f"... {left_out:,} earlier lines; pytest -s -n 0 shows all\n", *lines[left_out:]])
 
 
-def _property(report: pytest.TestReport, name: str) -> str:
-    return next((str(value) for key, value in report.user_properties if key == name and value is not None), "")
+def _property(report: pytest.TestReport, name: str) -> Any:
+    return next((value for key, value in report.user_properties if key == name), None)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -529,7 +534,7 @@ def pytest_report_teststatus(report: pytest.TestReport | pytest.CollectReport, c
     if isinstance(report, pytest.TestReport) and report.when == "call":
         if report.passed and _property(report, _PASSED):
             return "passed", "", ""
-        if report.failed and _FailedTest.read(report) is not None:
+        if report.failed and _FailedRun.read(report):
             return "failed", "", ("FAILED", {"red": True})
     return None
 
@@ -545,9 +550,9 @@ class _CrashMessage:
 class _FailureText:
     """A finished report with pytest's interface: text for the terminal, one line for the summary."""
 
-    def __init__(self, text: str, headline: str) -> None:
-        self._text = text
-        self.reprcrash = _CrashMessage(headline)
+    def __init__(self, failed: _FailedRun) -> None:
+        self._text = failed.text
+        self.reprcrash = _CrashMessage(failed.headline)
 
     def __str__(self) -> str:
         return self._text
@@ -557,8 +562,39 @@ class _FailureText:
             tw.line(line)
 
 
+@dataclass
+class _TestRuns:
+    """All runs of one test. With --runs they come in several reports, perhaps from several workers."""
+
+    name: str
+    place: int  # in the order in which tests were collected
+    reports: list[pytest.TestReport] = field(default_factory=list)
+    lines: str = ""
+    runs: int = 0
+    real_s: float = 0.0
+    failures: list[_FailedRun] = field(default_factory=list)
+
+    def add(self, report: pytest.TestReport) -> None:
+        self.reports.append(report)
+        self.lines = _property(report, _PASSED) or self.lines
+        self.runs += _property(report, _RUNS) or 0
+        self.real_s += _property(report, _REAL_S) or 0.0
+        self.failures = sorted([*self.failures, *_FailedRun.read(report)], key=lambda failed: failed.seed or 0)
+
+    def described(self, failures: Sequence[_FailedRun]) -> str:
+        """The test and its failed runs, in one line."""
+        seeds = [failed.seed for failed in failures if failed.seed is not None]
+        if self.runs <= 1:
+            return f"{self.name}{f'  seed {seeds[0]}' if seeds else ''}"
+        shown = ", ".join(map(str, seeds[:_SEEDS_MAX])) + (", ..." if len(seeds) > _SEEDS_MAX else "")
+        return f"{self.name}  {len(seeds)} of {self.runs} runs, seed{'s' if len(seeds) > 1 else ''} {shown}"
+
+
+_SEEDS_PARAMETER = re.compile(r"\[seeds \d+-\d+\]|(?<=\[)seeds \d+-\d+-|-seeds \d+-\d+(?=\])")
+
+
 class _Printer:
-    """Prints the lab's lines as reports arrive, from this process or from workers, and the failures at the end.
+    """Prints the lab's lines as tests end, in this process or in workers, and the failures at the end.
 
     One mistake can fail many tests. It is reported once, for the first test, followed by a list of the others.
     """
@@ -566,7 +602,9 @@ class _Printer:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._header_due = config.get_verbosity() < 0  # -q leaves the header out, and with it the seed
-        self._first: dict[str, _FailedTest] = {}  # by mistake
+        self._reports_due = min(config.getoption("--runs"), _MAX_CHUNKS)  # of each test
+        self._tests: dict[str, _TestRuns] = {}
+        self._first: dict[str, str] = {}  # by mistake: the first test with it
         self._checks_off: dict[str, None] = {}
         self._remarks: dict[str, None] = {}
         self._unverified: dict[str, None] = {}
@@ -579,53 +617,69 @@ class _Printer:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        lines, failed = _property(report, _PASSED), _FailedTest.read(report)
-        if report.when != "call" or not (lines or failed):
+        failures = _FailedRun.read(report) if report.failed else []  # and not an expected failure
+        passed = report.passed and _property(report, _PASSED) is not None
+        if report.when != "call" or not (failures or passed):
             return
-        self._checks_off |= {str(line): None for name, line in report.user_properties if name == _CHECK_OFF}
-        self._remarks |= {str(line): None for name, line in report.user_properties if name == _REMARK}
-        unverified = {str(line): None for name, line in report.user_properties if name == _UNVERIFIED}
+        node_id = _SEEDS_PARAMETER.sub("", report.nodeid)
+        name = node_id.rpartition("::")[2]
+        self._checks_off |= {str(line): None for key, line in report.user_properties if key == _CHECK_OFF}
+        self._remarks |= {str(line): None for key, line in report.user_properties if key == _REMARK}
+        unverified = {str(line): None for key, line in report.user_properties if key == _UNVERIFIED}
         self._unverified |= unverified
         if unverified:
-            test = report.nodeid.rpartition("::")[2].partition("[")[0]
-            self._unverified_tests.setdefault(part_of(test), set()).add(test)
-        if report.failed and failed:
-            longrepr = _FailureText(str(report.longrepr), failed.headline)
-            report.longrepr = longrepr  # type: ignore[assignment]  # all pytest asks for
+            self._unverified_tests.setdefault(part_of(name), set()).add(name)
+        if failures:
+            report.longrepr = _FailureText(failures[0])  # type: ignore[assignment]  # all pytest asks for
+        place = self._order.get(report.nodeid, len(self._tests))
+        test = self._tests.setdefault(node_id, _TestRuns(name, place))
+        test.add(report)
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
-        if reporter is None:
-            return
+        if reporter is not None and len(test.reports) == self._reports_due:
+            self._print_test(test, reporter)
+
+    def _print_test(self, test: _TestRuns, reporter: Any) -> None:
         reporter.ensure_newline()
         if self._header_due:
             self._header_due = False
             reporter.write_line(_header(self._config))
-        if report.passed and lines:
-            reporter.write_line(lines)
-        elif report.failed and failed:
-            first = self._first.setdefault(failed.mistake, failed)
-            message = failed.headline if first is failed else f"same failure as {first.test}"
-            for line in _wrapped(f"FAILED {failed.run}: {message}", reporter):
+        if test.failures:
+            failed = test.failures[0]
+            first = self._first.setdefault(failed.mistake, test.name)
+            message = failed.headline if first == test.name else f"same failure as {first}"
+            for line in _wrapped(f"FAILED {test.described(test.failures)}: {message}", reporter):
                 reporter.write_line(line, red=True)
+        else:
+            reporter.write_line(test.lines)
+            if test.runs > 1:
+                reporter.write_line(f"  ... {test.runs} runs passed, {test.real_s:.1f} s real")
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_terminal_summary(self, terminalreporter: Any) -> Generator[None, None, None]:
-        all_failed = terminalreporter.stats.get("failed", [])
-        lab_reports = [report for report in all_failed if isinstance(report.longrepr, _FailureText)]
-        if not lab_reports or self._config.getoption("tbstyle") == "no":
-            yield
-        else:
+        stats = terminalreporter.stats
+        tests = sorted(self._tests.values(), key=lambda test: test.place)
+        failed = [test for test in tests if test.failures]
+        ours = {id(report) for test in tests for report in test.reports}
+        for test in failed:
+            if len(test.reports) < self._reports_due:  # -x, or Ctrl-C
+                self._print_test(test, terminalreporter)
+        for outcome in ("passed", "failed"):
             # pytest would print each in full, and again as a list.
-            terminalreporter.stats["failed"] = [report for report in all_failed if report not in lab_reports]
-            try:
-                self._print_failures(lab_reports, terminalreporter)
-                yield
-            finally:
-                terminalreporter.stats["failed"] = all_failed
+            stats[outcome] = [report for report in stats.get(outcome, []) if id(report) not in ours]
+        if failed and self._config.getoption("tbstyle") != "no":
+            self._print_failures(failed, terminalreporter)
+        yield
+        # Tests are counted, and not their reports.
+        stats["failed"] += [test.reports[0] for test in failed]
+        stats["passed"] += [test.reports[0] for test in tests if not test.failures]
+        for outcome in ("passed", "failed"):
+            if not stats[outcome]:
+                del stats[outcome]
         for line in self._unverified:
             terminalreporter.write_line(f"{line}.", yellow=True)
-        for part, tests in sorted(self._unverified_tests.items()):
+        for part, names in sorted(self._unverified_tests.items()):
             which = f"Part {part.upper()}" if part else "This"
-            count = "1 test relies" if len(tests) == 1 else f"{len(tests)} tests rely"
+            count = "1 test relies" if len(names) == 1 else f"{len(names)} tests rely"
             text = f"{which} is unverified: {count} on messages that cannot be decoded, and may earn no points."
             terminalreporter.write_line(text, yellow=True)
         for line in self._checks_off:
@@ -633,20 +687,29 @@ class _Printer:
         for line in self._remarks:
             terminalreporter.write_line(f"Remark: {line}.", yellow=True)
 
-    def _print_failures(self, reports: list[pytest.TestReport], reporter: Any) -> None:
-        by_mistake: dict[str, list[tuple[pytest.TestReport, _FailedTest]]] = {}
-        for each in sorted(reports, key=lambda each: self._order.get(each.nodeid, -1)):
-            failed = _FailedTest.read(each)
-            assert failed is not None
-            by_mistake.setdefault(failed.mistake, []).append((each, failed))
+    def _print_failures(self, tests: Sequence[_TestRuns], reporter: Any) -> None:
+        by_mistake: dict[str, dict[str, list[_FailedRun]]] = {}
+        for test in tests:
+            for failed in test.failures:
+                by_mistake.setdefault(failed.mistake, {}).setdefault(test.name, []).append(failed)
+        runs = {test.name: test for test in tests}
         reporter.write_sep("=", "FAILURES")
-        for number, ((first, _), *others) in enumerate(by_mistake.values()):
+        for number, failures in enumerate(by_mistake.values()):
             if number:
                 reporter.write_sep("_")
-            reporter.write_line(str(first.longrepr))
+            name, first = next(iter(failures.items()))
+            described = next(failed for failed in first if failed.text)
+            reporter.write_line(described.text)
+            others = {other: those for other, those in failures.items() if other != name or len(those) > 1}
             if others:
-                _print_others([failed for _, failed in others], reporter)
-            self._print_output(first, reporter)
+                reporter.write_line("\n  The same in:")
+            if all(runs[other].runs <= 1 for other in others):
+                _print_wrapped(", ".join(others), reporter)
+            else:
+                for other, those in others.items():
+                    reporter.write_line(f"    {runs[other].described(those)}")
+            report = next(report for report in runs[name].reports if described in _FailedRun.read(report))
+            self._print_output(report, reporter)
         reporter.write_line("")
 
     def _print_output(self, of: pytest.TestReport, reporter: Any) -> None:
@@ -657,16 +720,9 @@ class _Printer:
                 reporter.write_line(content.rstrip("\n"))
 
 
-def _print_others(failures: list[_FailedTest], reporter: Any) -> None:
-    """The names and seeds of the other failures."""
-    by_seed: dict[int | None, list[str]] = {}
-    for failed in failures:
-        by_seed.setdefault(failed.seed, []).append(failed.test)
-    reporter.write_line(f"\n  The same in {len(failures)} more run{'s' if len(failures) > 1 else ''}:")
-    for seed, tests in by_seed.items():
-        names = ("" if seed is None else f"seed {seed}: ") + ", ".join(tests)
-        for line in textwrap.wrap(names, _OTHERS_WIDTH, break_long_words=False, break_on_hyphens=False):
-            reporter.write_line(f"    {line}")
+def _print_wrapped(names: str, reporter: Any) -> None:
+    for line in textwrap.wrap(names, _OTHERS_WIDTH, break_long_words=False, break_on_hyphens=False):
+        reporter.write_line(f"    {line}")
 
 
 def _wrapped(text: str, reporter: Any) -> list[str]:
