@@ -64,7 +64,7 @@ PARTS = (
         Milestone(
             "a candidate with a majority leads",
             "§5.2",
-            "Count the votes of this term, your own included. With a majority, become the leader.",
+            "Count the votes of this term, your own included. With a majority, lead, and send AppendEntries at once.",
             ("first_election", "one_vote_in_a_term", "split_vote", "vote_of_an_older_campaign"),
         ),
         Milestone(
