@@ -36,14 +36,14 @@ CLASSES = {
 }
 
 
-def test_every_method_is_there():
+def test_named_methods_exist():
     methods = [found for name in PYTHON for found in re.findall(r"\b([A-Z]\w+|labgob)\.([a-z]\w+)", name)]
     named = [(owner, method) for owner, method in methods if owner in CLASSES]
     assert len(named) > 40
     assert [f"{owner}.{method}" for owner, method in named if not hasattr(CLASSES[owner], method)] == []
 
 
-def test_every_peer_method_is_there():
+def test_named_methods_of_raft_exist():
     tree = ast.parse((ROOT / "raft" / "raft.py").read_text(encoding="utf-8"))
     raft = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Raft")
     have = {node.name for node in raft.body if isinstance(node, ast.FunctionDef)}
@@ -52,7 +52,7 @@ def test_every_peer_method_is_there():
     assert named <= have
 
 
-def test_every_message_has_its_fields():
+def test_named_message_fields_exist():
     named = [(m[1], m[2].split(", ")) for name in PYTHON if (m := re.fullmatch(r"([A-Z]\w+)\(([a-z_, ]+)\)", name))]
     found = {owner: fields for owner, fields in named if hasattr(messages, owner) and owner != "ApplyMsg"}
     # Fields with a default are additions, which every peer is free to make: the reference's are no part of the promise.
@@ -65,7 +65,7 @@ def test_every_message_has_its_fields():
     assert apply_msg == [f.name for f in dataclasses.fields(messages.ApplyMsg)]
 
 
-def test_every_test_is_there_and_none_is_missing():
+def test_names_page_lists_every_test():
     have = [
         name
         for part in ("2a", "2b", "2c", "2d", "3a", "3b")
@@ -75,7 +75,7 @@ def test_every_test_is_there_and_none_is_missing():
 
 
 @pytest.mark.parametrize("page", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
-def test_files_and_tests_that_a_guide_names_exist(page):
+def test_files_and_tests_named_in_guides_exist(page):
     tops = (*layout.FOLDERS, "tests", "docs", "handout", "bench")
     there = [*ROOT.glob("*.*"), *(path for top in tops for path in [ROOT / top, *(ROOT / top).rglob("*")])]
     paths = [f"/{path.relative_to(ROOT).as_posix()}{'/' if path.is_dir() else ''}" for path in there]
@@ -119,14 +119,14 @@ def test_the_limits_of_time_name_rules():
         ("docs/student/guide/setup.md", "test_initial_election_2a"),
     ],
 )
-def test_passing_run_is_shown_as_it_is(page, test):
+def test_shown_passing_run_is_real(page, test):
     (printed,) = run_test(select([test])[0], load_peer(ROOT / "raft" / "raft.py"), 7).lines
     assert printed.partition("  (")[0] in (ROOT / page).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", ["test_vote_outlives_a_crash", "test_leader_that_hears_nobody"])
-def test_the_tests_that_are_shown_pass(name, seed, tmp_path):
+def test_shown_tests_pass(name, seed, tmp_path):
     page = (ROOT / "docs" / "student" / "own-tests.md").read_text(encoding="utf-8")
     (source,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     file = tmp_path / "my_tests.py"
@@ -136,7 +136,7 @@ def test_the_tests_that_are_shown_pass(name, seed, tmp_path):
     assert run_test(tests[name], load_peer(ROOT / "raft" / "raft.py"), seed).error is None
 
 
-def test_every_fault_in_the_page_on_tests_is_there():
+def test_named_faults_exist():
     page = (ROOT / "docs" / "student" / "own-tests.md").read_text(encoding="utf-8")
     named = set(re.findall(r"\bcfg\.(\w+)", page))
     assert {"crash_at", "slow_disks", "slow_snapshots", "partition", "link", "latency", "duplicates"} <= named
@@ -161,7 +161,7 @@ def links(page):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_links_of_a_page_lead_somewhere(page):
+def test_pages_have_no_dead_links(page):
     for other, anchor in links(page):
         assert other.exists(), other
         if anchor:

@@ -1,4 +1,4 @@
-"""The command itself, before any tool has its turn."""
+"""The command `lab` itself, before a tool runs."""
 
 import importlib
 
@@ -8,7 +8,7 @@ from raftlab.tools import cli
 
 
 @pytest.mark.parametrize("words", [["fuzz"], ["fuzz", "--help"]])
-def test_ctrl_c_while_a_tool_is_imported_is_an_end_in_one_word(words, monkeypatch, capsys):
+def test_ctrl_c_during_import_prints_interrupted(words, monkeypatch, capsys):
     def interrupted(name):
         raise KeyboardInterrupt
 

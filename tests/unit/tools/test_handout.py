@@ -1,4 +1,4 @@
-"""The handout: complete enough to work on its own, and nothing in it that a student is to find out."""
+"""The handout works by itself and contains no part of the solution."""
 
 import ast
 import os
@@ -56,7 +56,7 @@ def number_of_tests(tree, *files):
 # ---- it works on its own -------------------------------------------------------------------------------------------
 
 
-def test_reference_passes_in_it(tree, tmp_path):
+def test_reference_passes_in_the_handout(tree, tmp_path):
     lab = shutil.copytree(tree, tmp_path / "lab")
     for name in ("raft/raft.py", "raft/messages.py", "kv/server.py", "kv/client.py", "kv/messages.py"):
         shutil.copy(ROOT / name, lab / name)
@@ -65,7 +65,7 @@ def test_reference_passes_in_it(tree, tmp_path):
     assert re.search(rf"\n{number_of_tests(lab, *files)} passed in ", out)
 
 
-def test_its_own_packages_are_used_and_every_module_can_be_imported(tree):
+def test_handout_imports_its_own_modules(tree):
     modules = sorted(
         ".".join(path.relative_to(tree).with_suffix("").parts).removesuffix(".__init__")
         for folder in layout.FOLDERS
@@ -93,7 +93,7 @@ def test_skeleton_is_clean(tree):
     run(tree, ruff, "format", "--no-cache", "--check", ".", code=0)
 
 
-def test_packages_that_are_named_are_there(tree):
+def test_named_packages_exist(tree):
     project = (tree / "pyproject.toml").read_text(encoding="utf-8")
     named = re.search(r"^packages = (\[.*\])$", project, re.MULTILINE)
     assert ast.literal_eval(named[1]) == list(layout.FOLDERS)
@@ -108,7 +108,7 @@ def line_of_hole(name):
     return line
 
 
-def test_part_2a_fails_everywhere_with_the_first_hole(tree, tmp_path):
+def test_part_2a_fails_at_the_first_hole(tree, tmp_path):
     lab = shutil.copytree(tree, tmp_path / "lab")
     files = ("tests/test_2a.py", "tests/test_2a_extra.py")
     out = run_tests(lab, *files, code=1)
@@ -123,13 +123,13 @@ def test_part_2a_fails_everywhere_with_the_first_hole(tree, tmp_path):
     assert len(out.splitlines()) <= 15 + 2 * number_of_tests(lab, *files)
 
 
-def test_guide_shows_that_failure_as_it_is(tree):
+def test_guide_shows_the_first_failure(tree):
     guide = (tree / "docs/student/guide/setup.md").read_text(encoding="utf-8")
     hole = SKELETON.splitlines()[line_of_hole("get_state") - 1].strip()
     assert f"      raft/raft.py:{line_of_hole('get_state')} in get_state              {hole}\n" in guide
 
 
-def test_part_3a_fails_everywhere_with_the_first_hole_of_the_service(tree, tmp_path):
+def test_part_3a_fails_at_the_first_hole_of_the_service(tree, tmp_path):
     lab = shutil.copytree(tree, tmp_path / "lab")
     for name in ("raft.py", "messages.py"):  # parts 2A to 2D are done
         shutil.copy(ROOT / "raft" / name, lab / "raft" / name)
@@ -155,7 +155,7 @@ def holes(skeleton=SKELETON):
                     yield function.name, ast.literal_eval(node.exc.args[0])
 
 
-def test_every_hole_names_its_part_itself_and_the_paper():
+def test_every_hole_names_part_and_section():
     assert [name for name, _ in holes()] == [
         "start",
         "get_state",
@@ -176,7 +176,7 @@ def test_every_hole_names_its_part_itself_and_the_paper():
 # ---- nothing of the solution ---------------------------------------------------------------------------------------
 
 
-def test_every_hole_of_the_service_names_its_part_itself_and_the_paper():
+def test_every_hole_of_the_service_names_part_and_section():
     found = {name: list(holes(source)) for name, source in SERVICE_SKELETON.items()}
     assert [name for name, _ in found["server.py"]] == ["get", "put_append", "_applier", "_take_snapshot", "_install"]
     assert [name for name, _ in found["client.py"]] == ["get", "put", "append"]
@@ -194,12 +194,12 @@ def surface(source, class_name="Raft"):
     }
 
 
-def test_skeleton_and_reference_have_one_surface():
+def test_skeleton_and_reference_have_the_same_interface():
     assert surface(SKELETON) == surface(REFERENCE)
     assert len(surface(SKELETON)) == 8
 
 
-def test_skeleton_and_reference_of_the_service_have_one_surface():
+def test_service_skeleton_has_the_same_interface():
     for name, class_name, count in (("server.py", "KVServer", 4), ("client.py", "Clerk", 4)):
         assert surface(SERVICE_SKELETON[name], class_name) == surface(SERVICE[name], class_name)
         assert len(surface(SERVICE[name], class_name)) == count
@@ -210,7 +210,7 @@ def fields(file):
     return {c.name: [ast.unparse(field) for field in c.body if isinstance(field, ast.AnnAssign)] for c in classes}
 
 
-def test_messages_are_the_reference_s_without_its_hints(tree):
+def test_messages_are_those_of_the_reference(tree):
     theirs, ours = fields(tree / "raft" / "messages.py"), fields(ROOT / "raft" / "messages.py")
     assert theirs["AppendEntriesReply"] == ["term: int", "success: bool"]
     hints = [field for field in ours["AppendEntriesReply"] if field not in theirs["AppendEntriesReply"]]
@@ -268,7 +268,7 @@ def solution_lines(source):
     return {line for line in found if line and not line.startswith("#")}
 
 
-def test_no_line_of_the_solution_is_in_it(tree):
+def test_handout_has_no_line_of_the_solution(tree):
     lines = set().union(*(solution_lines(source) for source in (REFERENCE, *SERVICE.values())))
     lines = lines - TRIVIAL - GIVEN - SAID_BY_THE_TESTER
     assert len(lines) > 200
@@ -282,7 +282,7 @@ def test_no_line_of_the_solution_is_in_it(tree):
 # ---- nothing that is not for students ------------------------------------------------------------------------------
 
 
-def test_what_stays_out_was_decided(tree):
+def test_every_omitted_file_is_listed(tree):
     """A new module or page is in neither list: say here, or in raftlab/layout.py, whether students get it."""
     ours = {path.relative_to(ROOT).as_posix() for folder in layout.FOLDERS for path in (ROOT / folder).rglob("*.py")}
     ours |= {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.*")}
@@ -296,7 +296,7 @@ def test_what_stays_out_was_decided(tree):
     }
 
 
-def test_new_file_does_not_slip_in(monkeypatch, tmp_path):
+def test_unlisted_file_is_omitted(monkeypatch, tmp_path):
     before = set(handout.files())
     skipped = shutil.ignore_patterns(".*venv*", ".git", "build", "__pycache__", ".*_cache", "*.egg-info")
     project = shutil.copytree(ROOT, tmp_path / "project", ignore=skipped)
@@ -327,7 +327,7 @@ def test_top_of_the_tree(tree):
     assert sorted(path.name for path in (tree / "tests").iterdir()) == sorted([*parts, "scenarios"])
 
 
-def test_lab_lists_only_what_is_there(tree):
+def test_lab_lists_only_existing_commands(tree):
     out = run(tree, sys.executable, "-m", "raftlab", "--help", code=0)
     assert re.findall(r"^    (\w+)  ", out, re.MULTILINE) == COMMANDS
     assert NOT_FOR_STUDENTS.search(out) is None
@@ -336,7 +336,7 @@ def test_lab_lists_only_what_is_there(tree):
     assert "invalid choice: 'mutants'" in run(tree, sys.executable, "-m", "raftlab", "mutants", code=2)
 
 
-def test_makefile_has_only_what_works_there(tree):
+def test_makefile_has_only_working_targets(tree):
     targets = re.findall(r"^([a-z0-9-]+)  +", run(tree, "make", "help", code=0), re.MULTILINE)
     parts = ["test-2a", "test-2b", "test-2c", "test-2d", "test-3a", "test-3b"]
     assert targets == [
@@ -361,7 +361,7 @@ def test_makefile_has_only_what_works_there(tree):
     assert NOT_FOR_STUDENTS.findall((tree / "Makefile").read_text(encoding="utf-8")) == []
 
 
-def test_docs_mention_nothing_else_and_their_links_lead_somewhere(tree):
+def test_docs_of_the_handout_have_no_dead_links(tree):
     pages = sorted(tree.rglob("*.md"))
     assert len(pages) > 20
     for page in pages:
@@ -389,14 +389,14 @@ def test_writes_into_a_new_folder_and_an_empty_one(tmp_path, capsys):
         assert sum(path.is_file() for path in out.rglob("*")) == number
 
 
-def test_folder_that_is_not_empty_is_refused(tmp_path, capsys):
+def test_nonempty_folder_is_refused(tmp_path, capsys):
     (tmp_path / "mine").write_text("")
     told = f"lab handout: OUT must be new or empty; {tmp_path} is not empty (use --force to write into it)\n"
     assert lab_handout(tmp_path, capsys=capsys) == (2, "", told)
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
-def test_file_is_refused(tmp_path, capsys):
+def test_out_that_is_a_file_is_refused(tmp_path, capsys):
     file = tmp_path / "file"
     file.write_text("")
     told = f"lab handout: OUT must be a new or empty folder; {file} is a file\n"
@@ -409,7 +409,7 @@ def test_project_itself_is_refused(monkeypatch, tmp_path, capsys):
     assert lab_handout(tmp_path, "--force", capsys=capsys) == (2, "", told)
 
 
-def test_force_keeps_what_is_the_student_s(tmp_path, capsys):
+def test_force_keeps_the_students_files(tmp_path, capsys):
     handout.write(tmp_path)
     (tmp_path / "raft" / "raft.py").write_text("class Raft: ...")
     (tmp_path / "raft" / "helpers.py").write_text("mine")
@@ -436,7 +436,7 @@ def test_out_is_required(capsys):
     )
 
 
-def test_stale_list_says_so(monkeypatch, capsys, tmp_path):
+def test_stale_list_is_reported(monkeypatch, capsys, tmp_path):
     monkeypatch.setitem(layout.FOR_STUDENTS, "docs/student", ("gone.md",))
     told = "lab handout: docs/student/gone.md names no file any more; correct raftlab/layout.py\n"
     assert lab_handout(tmp_path / "new", capsys=capsys) == (2, "", told)
@@ -447,7 +447,7 @@ def test_stale_list_says_so(monkeypatch, capsys, tmp_path):
     assert lab_handout(tmp_path / "new", capsys=capsys) == (2, "", told)
 
 
-def test_without_the_source_tree_it_says_so(monkeypatch, capsys, tmp_path):
+def test_missing_source_tree_is_reported(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(handout, "PROJECT", tmp_path)
     told = f"lab handout: {tmp_path} has no folder handout; run lab handout from a clone of the project\n"
     assert lab_handout(tmp_path / "new", capsys=capsys) == (2, "", told)

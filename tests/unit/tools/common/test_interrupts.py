@@ -1,4 +1,4 @@
-"""Ctrl-C at the worst moment: a command that has workers still ends."""
+"""Ctrl-C at any moment ends a command that has workers."""
 
 import signal
 import threading
@@ -18,7 +18,7 @@ def interrupted(sent, reached, error=None):
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_that_is_held_back_comes_at_the_end(sent):
+def test_deferred_interrupt_is_raised_at_the_end(sent):
     reached = []
     with sigterm_as_interrupt(), pytest.raises(KeyboardInterrupt):
         interrupted(sent, reached)
@@ -27,14 +27,14 @@ def test_an_interrupt_that_is_held_back_comes_at_the_end(sent):
         signal.raise_signal(sent)  # as before
 
 
-def test_an_interrupt_is_raised_beside_an_error_too():
+def test_deferred_interrupt_is_raised_after_an_error():
     error = ValueError("odd")
     with pytest.raises(KeyboardInterrupt) as raised:
         interrupted(signal.SIGINT, [], error)
     assert raised.value.__context__ is error
 
 
-def test_who_ignores_interrupts_goes_on_ignoring_them():
+def test_ignored_signals_stay_ignored():
     previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with defer_interrupts():
@@ -44,7 +44,7 @@ def test_who_ignores_interrupts_goes_on_ignoring_them():
         signal.signal(signal.SIGINT, previous)
 
 
-def test_a_thread_has_nothing_to_hold_back():
+def test_other_threads_defer_nothing():
     with ThreadPoolExecutor(1) as pool:
         assert result_of(pool.submit(lambda: first_done([pool.submit(int)]))) == set()
 

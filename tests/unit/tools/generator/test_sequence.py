@@ -1,4 +1,4 @@
-"""Random scenarios: what is drawn, and that seed and sequence number decide it."""
+"""Random scenarios: their steps, and that seed and sequence number decide them."""
 
 import os
 import subprocess
@@ -20,7 +20,7 @@ REFERENCE = InProcessLauncher(Raft)
 pytestmark = pytest.mark.usefixtures("raft_package_restored")
 
 
-def test_a_right_peer_survives_and_its_runs_are_worth_something():
+def test_correct_peer_passes_varied_runs():
     sequence = RunSequence(REFERENCE, 5, 0)
     words = set()
     applied = 0
@@ -36,13 +36,13 @@ def test_a_right_peer_survives_and_its_runs_are_worth_something():
     assert applied == 24
 
 
-def test_no_run_is_skipped_where_peers_replicate_in_words_of_their_own(tmp_path):
+def test_own_rpcs_do_not_skip_runs(tmp_path):
     """A step that finds nothing skips a scenario that somebody wrote; here it is left out."""
     sequence = RunSequence(mutant_peer("design-pull", tmp_path), 1, 0)
     assert [sequence.run()[2].error for _ in range(6)] == [None] * 6
 
 
-def test_the_steps_of_a_run_are_the_run():
+def test_steps_reproduce_the_run():
     """Most of the time: a step that made no sense was left out, and may have let a clock run."""
     sequence = RunSequence(REFERENCE, 6, 0)
     same = 0
@@ -81,5 +81,5 @@ def test_seed_and_number_decide_runs_in_any_process(hash_seed):
     assert done.stdout.splitlines() == expected
 
 
-def test_lanes_differ():
+def test_sequences_differ():
     assert RunSequence(REFERENCE, 3, 0).run()[0] != RunSequence(REFERENCE, 3, 1).run()[0]

@@ -1,4 +1,4 @@
-"""What a page is told: the same as the trace, whoever wrote what into it. The browser's tests are in test_page.py."""
+"""The page's data agrees with the trace, and hostile text stays text. test_page.py has the tests in a browser."""
 
 import json
 import re
@@ -64,7 +64,7 @@ def rebuilt(changes):
     return base, entries
 
 
-def test_the_wire_tells_what_the_peers_hold(snapshots):
+def test_derived_state_matches_the_peers_fields(snapshots):
     run, watch = snapshots
     data = page_data(run.simulation.trace, {}, watch)
     for lane, state in enumerate(data["states"]):
@@ -82,13 +82,13 @@ def test_the_wire_tells_what_the_peers_hold(snapshots):
         assert base > 0
 
 
-def test_looking_at_peers_changes_nothing(snapshots, launcher):
+def test_reading_fields_does_not_change_the_run(snapshots, launcher):
     run, _ = snapshots
     (test,) = select(["test_snapshot_install_unreliable_crash_2d"])
     assert run_test(test, launcher, 5).digest == run.digest
 
 
-def test_a_field_comes_with_the_line_that_was_running(snapshots):
+def test_field_change_names_the_running_line(snapshots):
     run, watch = snapshots
     data = page_data(run.simulation.trace, {}, watch)
     lines = {data["texts"][line] for line in data["fields"][0]["lines"][1::2]}
@@ -96,7 +96,7 @@ def test_a_field_comes_with_the_line_that_was_running(snapshots):
     assert any("persist" in line for line in lines)
 
 
-def test_fields_in_slots_and_those_of_a_state_in_one_object_are_found():
+def test_fields_in_slots_and_in_a_state_object_are_found():
     @dataclass(frozen=True, slots=True)
     class State:
         term: int
@@ -127,7 +127,7 @@ def test_the_data_is_at_most_a_third_of_the_traces_json(snapshots, tmp_path):
     assert 3 * len(compressed(page_data(run.simulation.trace, {}, watch))) <= (tmp_path / "run.jsonl").stat().st_size
 
 
-def test_every_event_is_there_and_only_repetitions_are_folded(snapshots):
+def test_only_repetitions_are_collapsed(snapshots):
     run, _ = snapshots
     trace = run.simulation.trace
     data = page_data(trace, {})
@@ -163,7 +163,7 @@ def test_every_cause_is_earlier_and_of_the_same_message_or_peer(snapshots):
             assert trace[place].kind not in ("deliver", "answer", "reply")
 
 
-def test_a_leader_is_one_when_it_says_so(snapshots):
+def test_leader_is_shown_at_its_first_message(snapshots):
     run, _ = snapshots
     data = page_data(run.simulation.trace, {})
     for place, lane, text, role in data["became"]:
@@ -246,18 +246,18 @@ def test_the_command_writes_a_page(tmp_path, capsys):
         (["--trace", "no/such/file"], "no/such/file: No such file or directory"),
     ],
 )
-def test_what_cannot_be_shown_is_said(arguments, said, capsys):
+def test_wrong_options_of_page_are_refused(arguments, said, capsys):
     assert lab("page", *arguments) == 2
     assert capsys.readouterr().err.startswith(f"lab page: {said}")
 
 
-def test_a_page_that_cannot_be_written_is_said(tmp_path, capsys):
+def test_unwritable_page_is_reported(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert lab("page", "test_initial_election_2a", "--seed", 7, "--out", tmp_path / "file" / "x.html") == 2
     assert capsys.readouterr().err.startswith(f"lab page: {tmp_path / 'file' / 'x.html'}: ")
 
 
-def test_the_documents_name_every_key():
+def test_docs_name_every_key():
     keys = re.findall(r'^  \["([^"]+)", ', (ROOT / "raftlab/tools/page/web/page.js").read_text(), re.MULTILINE)
     told = (Path(ROOT) / "docs/student/page.md").read_text()
     assert len(keys) > 10

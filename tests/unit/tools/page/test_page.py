@@ -1,4 +1,4 @@
-"""Pages in a real browser: six kinds of run, and everything that one can do there."""
+"""Pages in a real browser: six kinds of run, and all keys and clicks."""
 
 import re
 from types import SimpleNamespace
@@ -127,7 +127,7 @@ def times(data):
     return found
 
 
-def words(data, place):
+def label_of(data, place):
     told = data["texts"][data["events"]["words"][place]]
     return told if isinstance(told, str) else told[0]
 
@@ -149,7 +149,7 @@ def test_every_kind_of_run_opens(name, show, pages):
     )
 
 
-def test_a_failure_is_what_one_sees_first(show, pages):
+def test_page_opens_at_the_failure(show, pages):
     tab = show("rule")
     run = data_in(pages, "rule")["run"]
     assert run["headline"] in tab.text("#failure")
@@ -159,11 +159,11 @@ def test_a_failure_is_what_one_sees_first(show, pages):
     assert at(tab) == run["places"][-1]
 
 
-def test_a_diagnosis_stands_beside_the_failure(show, pages):
+def test_failure_comes_with_its_diagnosis(show, pages):
     assert "split votes" in show("split").text("#failure")
 
 
-def test_steps_go_through_what_is_shown(show, pages):
+def test_steps_visit_shown_events(show, pages):
     tab, data = show("passed"), data_in(pages, "passed")
     shown = [place for place, how in enumerate(data["events"]["shown"]) if how == 0]
     tab.key("Home")
@@ -180,7 +180,7 @@ def test_steps_go_through_what_is_shown(show, pages):
     assert tab.text("#clock") == f"{ns / 1e9:.6f} s"
 
 
-def test_steps_of_one_peer_and_to_elections_commits_and_faults(show, pages):
+def test_keys_step_by_peer_election_commit_and_fault(show, pages):
     tab, data = show("seven"), data_in(pages, "seven")
     lane, shown = data["events"]["lane"], data["events"]["shown"]
     tab.key("Home", "e")
@@ -200,7 +200,7 @@ def test_steps_of_one_peer_and_to_elections_commits_and_faults(show, pages):
     assert at(tab) == data_in(pages, "passed")["jumps"]["commit"][1]
 
 
-def test_a_message_is_followed_to_its_end_and_back(show, pages):
+def test_arrow_keys_follow_a_message_both_ways(show, pages):
     tab, data = show("passed"), data_in(pages, "passed")
     calls = data["calls"]
     call = next(
@@ -222,7 +222,7 @@ def test_a_message_is_followed_to_its_end_and_back(show, pages):
     assert "Causes" in details and "Effects" in details
 
 
-def test_the_panels_tell_what_the_trace_does(show, pages):
+def test_panel_agrees_with_the_trace(show, pages):
     tab, data = show("snapshots"), data_in(pages, "snapshots")
     for place in range(500, len(data["events"]["time"]), 1500):
         go(tab, place)
@@ -268,7 +268,7 @@ def indexes_at(state, place):
 
 
 @pytest.mark.parametrize("name", ["rule", "snapshots"])
-def test_logs_are_shown_as_they_were_at_every_moment(name, show, pages):
+def test_logs_are_right_at_every_event(name, show, pages):
     tab, data = show(name), data_in(pages, name)
     count = len(data["events"]["time"])
     boxes = (
@@ -303,7 +303,7 @@ def test_logs_are_shown_as_they_were_at_every_moment(name, show, pages):
     assert seen >= ({"", "gone"} if name == "snapshots" else {"", "none"})
 
 
-def test_a_value_leads_to_the_event_that_made_it_so(show, pages):
+def test_click_on_a_value_goes_to_the_event_that_set_it(show, pages):
     tab, data = show("rejoin"), data_in(pages, "rejoin")
 
     def click(selector):
@@ -369,19 +369,19 @@ def test_votes_are_counted_and_named(show, pages):
     assert told and all(re.fullmatch(r"votes 1 of 5, from [012]", one) for one in told), (told, data["run"]["seed"])
 
 
-def test_own_fields_come_with_their_line(show, pages):
+def test_own_fields_show_the_running_line(show, pages):
     tab = show("rule")
     own = tab.text(".own")
     assert "peer 0's own fields" in own and "raft.py:" in own
     assert re.search(r"commit_index\s+3", own)
 
 
-def test_what_just_changed_is_marked(show):
+def test_latest_changes_are_highlighted(show):
     tab = show("rule")
     assert tab.texts('[data-peer="0"] .fact.new') == ["commit 3"]
 
 
-def test_repetitions_fold_and_unfold(show, pages):
+def test_repetitions_collapse_and_expand(show, pages):
     tab, data = show("passed"), data_in(pages, "passed")
     folded = next(i for i, how in enumerate(data["events"]["shown"]) if how == 2)
     before = max(i for i in range(folded) if data["events"]["shown"][i] == 0)
@@ -398,7 +398,7 @@ def test_find_and_filter(show, pages):
     tab, data = show("seven"), data_in(pages, "seven")
     tab.key("Home", "/")
     tab.write("denied")
-    count = sum("denied" in words(data, place) for place in range(len(data["events"]["time"])))
+    count = sum("denied" in label_of(data, place) for place in range(len(data["events"]["time"])))
     assert tab.text("#found") == f"{count:,} found"
     tab.key("Enter")
     assert "denied" in tab.text("#sentence")
@@ -464,7 +464,7 @@ def test_help_dark_and_zoom_by_keys(show):
     tab.settle()
 
 
-def test_a_click_on_words_goes_there(show):
+def test_click_on_a_label_goes_to_its_event(show):
     tab = show("passed")
     tab.settle()
     before = at(tab)
@@ -476,7 +476,7 @@ def test_a_click_on_words_goes_there(show):
     assert at(tab) != before
 
 
-def test_100_000_events_can_be_gone_through(show):
+def test_100_000_events_stay_usable(show):
     tab = show("many")
     tab.key("End")
     assert at(tab) > MANY * 0.9

@@ -1,4 +1,4 @@
-"""A run with --race again: in other processes, from its choices, and told as what it is."""
+"""Replays of runs with --race: in other processes, from choices, and their reports."""
 
 import os
 import subprocess
@@ -21,7 +21,7 @@ def digest_elsewhere(hash_seed):
     return done.stdout.rpartition("digest ")[2].partition(")")[0]
 
 
-def test_one_seed_is_one_run_in_any_process():
+def test_race_run_is_the_same_in_any_process():
     first, second = digest_elsewhere("1"), digest_elsewhere("2")
     assert len(first) == 32
     assert first == second
@@ -38,7 +38,7 @@ def test_a_run_is_repeated_from_its_choices(tmp_path, capfd, monkeypatch):
     assert "Same run as recorded" in capfd.readouterr().out
 
 
-def test_a_race_is_told_and_its_replay_line_says_race(tmp_path, capfd, monkeypatch):
+def test_race_report_has_a_replay_line_with_race(tmp_path, capfd, monkeypatch):
     monkeypatch.chdir(ROOT)
     peer = make_peer(tmp_path / "peer", "self.role")
     assert lab("replay", TEST, "--seed", 5, "--race", "--raft", peer) == 1
@@ -50,7 +50,7 @@ def test_a_race_is_told_and_its_replay_line_says_race(tmp_path, capfd, monkeypat
     assert lab("replay", TEST, "--seed", 5, "--raft", peer) == 0  # and without --race nobody sees it
 
 
-def test_a_record_of_another_kind_of_run_is_not_taken_for_this_one(tmp_path):
+def test_record_with_other_options_does_not_match(tmp_path):
     peer = tmp_path / "raft.py"
     of_race = records.Record(test=TEST, seed=5, raft=str(peer), race=True, digest="d", report="", code={})
     of_race.write(tmp_path)

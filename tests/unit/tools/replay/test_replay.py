@@ -1,4 +1,4 @@
-"""`lab replay`: the run again, what it says about the recorded one, and the debugger."""
+"""`lab replay`: replays, the comparison with the recorded run, and the debugger."""
 
 import re
 import subprocess
@@ -40,7 +40,7 @@ def replay(*arguments, **options):
         ([TEST, "--seed", "1", "--raft", "none.py"], "lab replay: none.py: no such file"),
     ],
 )
-def test_what_is_wrong_is_said_shortly_with_status_2(arguments, told):
+def test_wrong_options_of_replay_are_refused(arguments, told):
     result = replay(*arguments)
     assert result.returncode == 2
     assert told in result.stderr
@@ -59,7 +59,7 @@ def test_a_run_is_repeated_from_its_choices(tmp_path):
     assert "  Not the recorded run (digest " in replay(str(path)).stdout
 
 
-def test_a_failure_from_choices_says_how_to_replay_it(tmp_path):
+def test_failure_from_choices_has_a_replay_line(tmp_path):
     path, peer = tmp_path / "run.jsonl", tmp_path / "raft.py"
     source = (ROOT / "raft" / "raft.py").read_text()
     peer.write_text(
@@ -72,7 +72,7 @@ def test_a_failure_from_choices_says_how_to_replay_it(tmp_path):
     assert f"  replay    lab replay {path} --raft {peer}\n" in told
 
 
-def test_choices_of_a_test_of_ones_own_are_replayed_by_the_line_that_is_told(tmp_path):
+def test_replay_line_names_the_file_of_own_tests(tmp_path):
     mine, path = tmp_path / "my tests.py", tmp_path / "run.jsonl"
     mine.write_text("def test_mine(make_config):\n    make_config(servers=3).fail('enough')\n")
     replay("test_mine", "--seed", "7", "--file", str(mine), "--write-choices", str(path))
@@ -80,12 +80,12 @@ def test_choices_of_a_test_of_ones_own_are_replayed_by_the_line_that_is_told(tmp
     assert f"  replay    lab replay {path} --file '{mine}'\n" in told
 
 
-def test_choices_that_cannot_be_written_are_said_in_a_line(tmp_path):
+def test_unwritable_choice_file_is_reported(tmp_path):
     done = replay(TEST, "--seed", "7", "--write-choices", str(tmp_path / "none" / "run.jsonl"))
     assert (done.returncode, done.stderr) == (2, f"lab replay: {tmp_path}/none/run.jsonl: No such file or directory\n")
 
 
-def test_a_run_that_passes_prints_mit_s_line():
+def test_passing_run_prints_the_line_of_mit():
     result = replay(TEST, "--seed", "7")
     assert result.returncode == 0, result.stderr
     assert "Test (2A): initial election ...\n  ... Passed --" in result.stdout
@@ -101,7 +101,7 @@ def failed(tmp_path):
     return peer
 
 
-def test_the_recorded_run_is_recognized_and_shows_what_it_printed(failed):
+def test_recorded_run_is_recognized_and_prints(failed):
     result = replay(TEST, "--seed", "5", "--raft", failed)
     assert result.returncode == 1
     assert f"FAILED {TEST}  seed 5" in result.stdout
@@ -110,21 +110,21 @@ def test_the_recorded_run_is_recognized_and_shows_what_it_printed(failed):
     assert "Same run as recorded (digest " in result.stdout
 
 
-def test_code_that_has_changed_since_is_named_instead_of_pretending(failed):
+def test_changed_code_is_named(failed):
     failed.write_text(failed.read_text().replace("assert seed != 5", "assert seed != 6"))
     result = replay(TEST, "--seed", "5", "--raft", failed)
     assert result.returncode == 0
     assert "Not the recorded run: these have changed since: peer/raft.py." in result.stdout
 
 
-def test_a_change_that_does_not_change_the_run_is_told_too(failed):
+def test_change_without_effect_is_named(failed):
     failed.write_text(failed.read_text() + "\n# a comment\n")
     assert "Same run as recorded, although these have changed since: peer/raft.py." in (
         replay(TEST, "--seed", "5", "--raft", failed).stdout
     )
 
 
-def test_another_run_of_the_same_code_is_a_broken_promise_and_said_loudly(failed):
+def test_different_run_of_the_same_code_is_reported(failed):
     record = records.find([records.STRESS], TEST, 5, failed)
     assert record is not None
     record.digest = "0" * 32
@@ -143,7 +143,7 @@ def test_a_failure_under_pytest_is_recorded_too(tmp_path):
     assert "Same run as recorded" in replay(TEST, "--seed", "5", "--raft", peer).stdout
 
 
-def test_a_run_that_took_its_process_along_says_so_before_it_does_it_again(tmp_path):
+def test_run_that_ended_its_process_is_announced(tmp_path):
     peer = make_peer(tmp_path / "peer", "import os\nos._exit(3)")
     assert lab("stress", TEST, "--runs", "1", "--seed-start", "5", "--jobs", "1", "--raft", peer) == 1
     result = replay(TEST, "--seed", "5", "--raft", peer)
@@ -152,14 +152,14 @@ def test_a_run_that_took_its_process_along_says_so_before_it_does_it_again(tmp_p
     assert "ended itself with exit status 3 during the run" in result.stdout
 
 
-def test_the_timeline_comes_with_it():
+def test_timeline_is_printed_first():
     result = replay(TEST, "--seed", "7", "--timeline")
     assert result.returncode == 0, result.stderr
     assert "peer 0" in result.stdout and "candidate" in result.stdout
     assert result.stdout.index("candidate") < result.stdout.index("PASSED")
 
 
-def test_a_package_with_its_own_messages_is_run_with_them(tmp_path):
+def test_package_uses_its_own_messages(tmp_path):
     package = tmp_path / "own"
     package.mkdir()
     for name in ("__init__.py", "messages.py", "persister.py", "raft.py"):
@@ -171,7 +171,7 @@ def test_a_package_with_its_own_messages_is_run_with_them(tmp_path):
 # ---- the debugger --------------------------------------------------------------------------------------------
 
 
-def test_pdb_stops_in_the_peer_s_frame_with_time_standing_still(tmp_path):
+def test_pdb_stops_in_the_peers_frame_and_stops_time(tmp_path):
     peer = make_peer(tmp_path / "peer", "here = 'the right frame'\nassert seed != 5")
     said = replay(TEST, "--seed", "5", "--raft", peer, "--pdb", input="p here, self.me\np time.sleep(1)\nq\n")
     assert said.returncode == 1
@@ -181,7 +181,7 @@ def test_pdb_stops_in_the_peer_s_frame_with_time_standing_still(tmp_path):
     assert f"FAILED {TEST}  seed 5" in said.stdout
 
 
-def test_pdb_stops_where_the_tester_gave_its_verdict(tmp_path):
+def test_pdb_stops_where_the_test_failed(tmp_path):
     hidden = tmp_path / "hidden_test.py"
     hidden.write_text("def test_hidden(make_config):\n    here = 'in the test'\n    make_config().fail('no')\n")
     said = replay("test_hidden", "--file", hidden, "--seed", "5", "--pdb", input="p here\nc\n")
@@ -189,7 +189,7 @@ def test_pdb_stops_where_the_tester_gave_its_verdict(tmp_path):
     assert "'in the test'" in said.stdout
 
 
-def test_pdb_opens_in_the_accused_peer_if_its_service_noticed(tmp_path):
+def test_pdb_opens_in_the_peer_below_the_failing_service(tmp_path):
     source = (ROOT / "raft" / "raft.py").read_text()
     applied = "command_index=self.last_applied)"
     assert source.count(applied) == 1
@@ -205,7 +205,7 @@ def test_pdb_opens_in_the_accused_peer_if_its_service_noticed(tmp_path):
     assert "('Raft', 'applied', 1)" in said.stdout
 
 
-def test_pdb_opens_in_the_accused_peer_if_another_one_s_crash_made_it_due(tmp_path):
+def test_pdb_opens_in_the_peer_that_broke_the_rule(tmp_path):
     """The rule is broken when a vote is answered, and told when the tester crashes somebody for the first time."""
     source = (ROOT / "raft" / "raft.py").read_text()
     save = "        self.persister.save(state.bytes(), snapshot)\n"

@@ -1,4 +1,4 @@
-"""`lab scenario`: what it prints, what it refuses, and the walk at a prompt."""
+"""`lab scenario`: its output, its errors, and the prompt of --step."""
 
 import subprocess
 
@@ -28,7 +28,7 @@ def vote(tmp_path, monkeypatch):
     return file
 
 
-def test_steps_and_what_they_show_are_printed(vote, capsys):
+def test_steps_and_output_are_printed(vote, capsys):
     assert lab("scenario", vote) == 0
     out = capsys.readouterr().out
     assert out.startswith(
@@ -38,7 +38,7 @@ def test_steps_and_what_they_show_are_printed(vote, capsys):
     assert f"PASSED {vote}  (4 steps, " in out
 
 
-def test_a_failure_is_reported_with_its_line_and_how_to_run_it_again(vote, capsys):
+def test_failure_names_line_and_replay_command(vote, capsys):
     vote.write_text("campaign 0\nexpect leader 0\nexpect leader 0\n")
     assert lab("scenario", vote, "--seed", "5") == 1
     out = capsys.readouterr().out
@@ -49,7 +49,7 @@ def test_a_failure_is_reported_with_its_line_and_how_to_run_it_again(vote, capsy
     assert f"replay    make scenario FILE={vote} SEED=5\n" in out
 
 
-def test_what_is_shown_is_compared_and_rewritten_on_demand(vote, capsys):
+def test_output_is_compared_and_rewritten(vote, capsys):
     vote.write_text(f"{VOTE}----\nsomething else\n\nheal\n")
     assert lab("scenario", vote) == 0
     assert lab("scenario", vote, "--compare") == 1
@@ -59,7 +59,7 @@ def test_what_is_shown_is_compared_and_rewritten_on_demand(vote, capsys):
     assert lab("scenario", vote, "--compare") == 0
 
 
-def test_a_folder_is_summed_up(vote, capsys):
+def test_folder_ends_with_a_summary(vote, capsys):
     (vote.parent / "other.scenario").write_text("expect leader 0\n")
     assert lab("scenario", vote.parent) == 1
     assert "2 scenarios: 1 passed, 1 failed, 0 skipped" in capsys.readouterr().out
@@ -86,12 +86,12 @@ def test_skips_are_counted_and_shown(vote, capsys):
         (["tests/scenarios/2a", "--step"], "lab scenario: --step needs exactly one FILE, got "),
     ],
 )
-def test_what_cannot_be_run_is_said(vote, capsys, arguments, said):
+def test_wrong_options_of_scenario_are_refused(vote, capsys, arguments, said):
     assert lab("scenario", *arguments) == 2
     assert capsys.readouterr().err.startswith(said)
 
 
-def test_a_broken_file_runs_nothing(vote, capsys):
+def test_malformed_file_runs_nothing(vote, capsys):
     vote.write_text("campaign 0\ncampaing 1\n")
     assert lab("scenario", vote) == 2
     captured = capsys.readouterr()
@@ -99,7 +99,7 @@ def test_a_broken_file_runs_nothing(vote, capsys):
     assert captured.out == ""
 
 
-def test_a_broken_file_keeps_nobody_from_another(vote, monkeypatch):
+def test_malformed_file_does_not_hide_others(vote, monkeypatch):
     broken = vote.with_name("other.scenario")
     broken.write_text("campaing 1\n")
     monkeypatch.setattr(selection, "scenario_files", lambda: [broken, vote])
@@ -108,7 +108,7 @@ def test_a_broken_file_keeps_nobody_from_another(vote, monkeypatch):
         selection.select([selection.SCENARIOS])
 
 
-def test_a_wrong_peer_breaks_the_rule_that_the_file_expects(vote, tmp_path, capsys):
+def test_incorrect_peer_breaks_the_expected_rule(vote, tmp_path, capsys):
     vote.write_text("campaign 0\ncampaign 1\ndeliver 0->2 vote\ndeliver 1->2 vote\nexpect rule one-vote broken\n")
     mutant = next(mutant for mutant in load_mutants() if mutant.id == "double-vote")
     assert lab("scenario", vote, "--raft", mutant.write(tmp_path / "peer")) == 0
@@ -122,7 +122,7 @@ def walk(vote, *typed, more=()):
     return done.returncode, done.stdout
 
 
-def test_a_walk_makes_a_step_at_a_time_and_takes_others(vote):
+def test_prompt_makes_steps_and_accepts_others(vote):
     code, out = walk(
         vote, "", "show", "delivr 0->2 vote", "restart 1", "deliver 0->2 vote", "expect 2 voted 0", "run", ""
     )
@@ -134,7 +134,7 @@ def test_a_walk_makes_a_step_at_a_time_and_takes_others(vote):
     assert out.count("in flight:") == 2
 
 
-def test_a_walk_can_be_left_and_steps_left_out(vote):
+def test_prompt_can_quit_and_skip_steps(vote):
     code, out = walk(vote, "skip", "skip", "help", "quit")
     assert code == 0
     assert "skipped: deliver 0->1 vote" in out
@@ -142,7 +142,7 @@ def test_a_walk_can_be_left_and_steps_left_out(vote):
     assert out.endswith(f"{vote}: 4 of its 4 steps were skipped\n")
 
 
-def test_what_is_not_met_is_said_and_the_walk_goes_on(vote):
+def test_prompt_continues_after_a_failed_expectation(vote):
     code, out = walk(vote, "expect leader 2", "logs 0: 1", "expect rule one-vote broken", "run", "")
     assert code == 0
     assert "Expected peer 2 as the leader" in out
@@ -151,7 +151,7 @@ def test_what_is_not_met_is_said_and_the_walk_goes_on(vote):
     assert f"PASSED {vote}" in out
 
 
-def test_a_walk_ends_where_a_rule_is_broken(vote, tmp_path):
+def test_prompt_ends_when_a_rule_is_broken(vote, tmp_path):
     mutant = next(mutant for mutant in load_mutants() if mutant.id == "double-vote").write(tmp_path / "peer")
     steps = ["campaign 0", "campaign 1", "deliver 0->2 vote", "deliver 1->2 vote"]
     code, out = walk(vote, *steps, more=["--raft", mutant])

@@ -1,4 +1,4 @@
-"""`lab shrink`: the same failure, with less of everything, in words, in a file and as steps."""
+"""`lab shrink`: minimizes failing runs and writes reproduction steps, a choice file and a scenario."""
 
 import json
 import subprocess
@@ -53,7 +53,7 @@ def shrunk(path, name, seed=0, **how):
     return shrink(test, load_peer(path), seed, place_of_peer(path), **how)
 
 
-def test_a_broken_rule_is_shrunk_to_what_it_needs_and_so_every_time():
+def test_shrinking_a_broken_rule_is_repeatable():
     path, test = wrong_peer("append-not-persisted"), "test_persist1_2c"
     left, again = (shrunk(path, test, scenario=False) for _ in range(2))
     assert (left.rule, left.best.outcome.name) == ("saved-before-reply", "saved-before-reply")
@@ -63,7 +63,7 @@ def test_a_broken_rule_is_shrunk_to_what_it_needs_and_so_every_time():
     assert (again.best.run.digest, again.reproduction_steps) == (left.best.run.digest, left.reproduction_steps)
 
 
-def test_what_is_left_is_replayed_in_another_process_and_is_a_scenario_that_a_right_peer_passes(tmp_path):
+def test_result_replays_elsewhere_and_correct_peer_passes(tmp_path):
     path = wrong_peer("no-persist-votedfor")
     test = "test_vote_survives_restart_2c"
     left = shrunk(path, test)
@@ -78,7 +78,7 @@ def test_what_is_left_is_replayed_in_another_process_and_is_a_scenario_that_a_ri
     assert run_test(steps, load_peer(ROOT / "raft" / "raft.py"), 1).error is None
 
 
-def test_a_right_peer_can_make_the_last_step_although_it_sends_something_else():
+def test_correct_peer_can_make_the_last_step():
     """This leader sends a snapshot where a right one sends entries."""
     wrong, right = load_peer(wrong_peer("snap-term-not-saved")), load_peer(ROOT / "raft" / "raft.py")
     steps = ["elect 2 with 0", "start 2 1", "deliver", "snapshot 1 1", "elect 1 with 0", "deliver 1->2 snapshot"]
@@ -88,7 +88,7 @@ def test_a_right_peer_can_make_the_last_step_although_it_sends_something_else():
     assert run_test(scenario, right, 1).error is None
 
 
-def test_where_no_scenario_of_the_run_is_short_one_is_drawn(tmp_path):
+def test_fuzzing_finds_a_scenario_if_none_is_short(tmp_path):
     path = wrong_peer("truncation-not-persisted")
     launcher, (test,) = load_peer(path), select([FIGURE_8])
     scenario = shrinker._fuzzed_scenario(launcher, "saved-before-reply", 60, time.process_time)
@@ -96,7 +96,7 @@ def test_where_no_scenario_of_the_run_is_short_one_is_drawn(tmp_path):
     assert run_test(make_lab_test(parse_script("\n".join(scenario), "x.scenario")), launcher, 1).error.rule
     assert shrinker._fuzzed_scenario(load_peer(ROOT / "raft" / "raft.py"), "one-vote", 0.1, time.process_time) is None
 
-    # What is told is that run, and it is repeated from its file.
+    # The report is about that run, and the choice file replays it.
     attempts = Attempts(test, launcher, place_of_peer(path))
     original = attempts.run_seed(SeededSource(1), 1)
     long = attempts.run_plan(attempts.without_test(original))
@@ -109,7 +109,7 @@ def test_where_no_scenario_of_the_run_is_short_one_is_drawn(tmp_path):
     assert f"To reproduce it, with {peers} servers" in said
 
 
-def test_a_slow_link_is_faster_where_a_stretch_of_time_is_taken_out():
+def test_removing_time_reduces_link_delay():
     second = 1_000_000_000
     slow = Act(second, "network.link", ["0", "1"], {"latency_ms": [20_000.0, 30_000.0]})
     later = Act(18 * second, "start", [0, 1])
@@ -124,7 +124,7 @@ def test_a_slow_link_is_faster_where_a_stretch_of_time_is_taken_out():
     assert latency(3, 3) == ([20_000.0, 30_000.0], 15), "the link became slow in it"
 
 
-def test_of_a_test_that_waited_in_vain_only_faults_are_left_out():
+def test_failed_expectation_only_loses_faults():
     """Its commands and its expectations stay, and it fails in the same line."""
     left = shrunk(wrong_peer("narrow-timeouts"), "test_split_votes_are_rare_2c", limit_s=0.8)
     assert left.best.plan.play is None
@@ -138,7 +138,7 @@ def test_of_a_test_that_waited_in_vain_only_faults_are_left_out():
     assert left.scenario is None
 
 
-def test_a_service_is_shrunk_too():
+def test_failure_of_a_service_is_shrunk():
     (mutant,) = [each for each in load_mutants() if each.id == "kv-any-reply-will-do"]
     path = mutant.write()
     (test,) = select(["test_basic_3a"])
@@ -149,13 +149,13 @@ def test_a_service_is_shrunk_too():
     assert left.best.events * 10 < left.original.events
 
 
-def test_a_run_that_passes_is_told_so(capsys):
+def test_passing_run_is_not_shrunk(capsys):
     assert lab("shrink", "test_initial_election_2a", "--seed", "0") == 1
     said = "test_initial_election_2a with seed 0 does not fail, so there is nothing to shrink.\n"
     assert capsys.readouterr().out == said
 
 
-def test_a_run_that_fails_otherwise_each_time_is_told_so():
+def test_unrepeatable_failure_is_not_shrunk():
     runs = []
 
     def test_moody(make_config):
@@ -167,7 +167,7 @@ def test_a_run_that_fails_otherwise_each_time_is_told_so():
         shrink(test, load_peer(ROOT / "raft" / "raft.py"), 0, ())
 
 
-def test_an_interrupt_gives_the_best_so_far(tmp_path):
+def test_interrupt_returns_the_best_so_far(tmp_path):
     bests = []
 
     def progress(best, runs):
@@ -191,12 +191,12 @@ def test_an_interrupt_gives_the_best_so_far(tmp_path):
         ([FIGURE_8, "--seed", "1", "--raft", "none.py"], "lab shrink: none.py: "),
     ],
 )
-def test_what_cannot_be_shrunk_is_said_shortly_with_status_2(arguments, said, capsys):
+def test_wrong_options_of_shrink_are_refused(arguments, said, capsys):
     assert lab("shrink", *arguments) == 2
     assert capsys.readouterr().err.startswith(said)
 
 
-def test_the_command_tells_the_recipe_the_files_and_the_steps(capsys, tmp_path):
+def test_command_prints_steps_and_files(capsys, tmp_path):
     path = wrong_peer("append-not-persisted")
     assert lab("shrink", "test_persist1_2c", "--seed", "0", "--raft", path, "--json", tmp_path / "figures") == 0
     figures = json.loads((tmp_path / "figures").read_text())
@@ -212,7 +212,7 @@ def test_the_command_tells_the_recipe_the_files_and_the_steps(capsys, tmp_path):
     assert out.endswith("".join(f"    {step}\n" for step in steps[4:]))
 
 
-def test_a_run_is_written_as_a_scenario_without_being_shrunk(capsys, tmp_path):
+def test_run_becomes_a_scenario_without_shrinking(capsys, tmp_path):
     path = wrong_peer("append-not-persisted")
     assert lab("scenario", "--from", "test_persist1_2c", "--seed", "0", "--raft", path, "--out", "x.scenario") == 0
     assert lab("scenario", "x.scenario") == 0
@@ -225,17 +225,17 @@ def test_a_run_is_written_as_a_scenario_without_being_shrunk(capsys, tmp_path):
     assert "--from must be a test of parts 2A to 2D" in capsys.readouterr().err
 
 
-# ---- words -----------------------------------------------------------------------------------------------------------
+# ---- reproduction steps ------------------------------------------------------------------------------------------
 
 
-def told(*acts, chosen=None):
+def steps_of_acts(*acts, chosen=None):
     choices = Choices()
     choices.chosen = chosen or {}
     plan = RunPlan(choices, Play({"servers": 3}, False, list(acts), 0))
     return reproduction_steps(Attempt(plan, Run(0), Outcome(ending=Ending.RULE), None, ScheduleRecording()))
 
 
-def test_messages_that_fare_alike_are_told_in_one_line():
+def test_messages_with_the_same_outcome_share_a_line():
     there, back = ("request", "0->1", "Raft.append_entries"), ("reply", "2->0", "Raft.request_vote")
     late = [400, 900, 700]
     chosen = {
@@ -245,7 +245,7 @@ def test_messages_that_fare_alike_are_told_in_one_line():
         (("node", "1"), 1): 12345,
         (("node", "2"), 1): 12345,
     }
-    assert told(chosen=chosen) == [
+    assert steps_of_acts(chosen=chosen) == [
         "0.000 s  append_entries 0->1, number 7 is lost",
         "0.000 s  3 replies to request_vote 2->0 take 400 to 900 ms",
         "the timeouts of peers 1, 2",
@@ -253,7 +253,7 @@ def test_messages_that_fare_alike_are_told_in_one_line():
     ]
 
 
-def test_a_run_of_steps_is_told_by_them_and_repeated_from_its_file(tmp_path):
+def test_run_of_steps_is_described_by_its_steps(tmp_path):
     steps = ["peers 2", "campaign 0", "deliver 0->1 vote", "expect 1 voted 0"]
     play = Play({"servers": 2}, False, [], 0, steps=steps)
     attempt = Attempt(RunPlan(Choices(), play), Run(0), Outcome(ending=Ending.RULE), None, ScheduleRecording())
@@ -266,9 +266,9 @@ def test_a_run_of_steps_is_told_by_them_and_repeated_from_its_file(tmp_path):
     assert [event.detail for event in run.simulation.trace if event.kind == STEP] == steps[1:]
 
 
-def test_each_act_has_its_words():
+def test_each_act_is_described():
     second = 1_000_000_000
-    assert told(
+    assert steps_of_acts(
         Act(second, "crash1", [2]),
         Act(2 * second, "start1", [2]),
         Act(2 * second, "connect", [2]),

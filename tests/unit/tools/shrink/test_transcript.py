@@ -1,4 +1,4 @@
-"""A run as steps of a scenario: what each event becomes. And a plan made of a plan: what becomes of its choices."""
+"""Events of a run as steps of a scenario; and what happens to the choices of an edited plan."""
 
 from labgob import encode
 from labrpc.conditions import Transit
@@ -31,7 +31,7 @@ def of(kind, message):
     return Event(0, kind, "0", 1, message.id, message, "")
 
 
-def test_of_several_on_their_way_a_step_names_the_one_that_arrives():
+def test_step_names_which_message_arrives():
     first, second, empty = append(1, "x"), append(2, "x", "y"), append(3)
     sent = [of(events.SEND, message) for message in (first, second, empty)]
     arrived = [of(events.DELIVER, message) for message in (empty, second, first)]
@@ -44,7 +44,7 @@ def test_of_several_on_their_way_a_step_names_the_one_that_arrives():
     assert steps_of([*answered, of(events.REPLY, second)]) == ["deliver 1->0 append reply term 1 with y"]
 
 
-def test_among_others_a_step_finds_the_message_that_says_what_its_own_said():
+def test_step_finds_the_message_of_equal_content():
     sent = append(7, "x")
     (step,) = steps_of([of(events.SEND, sent), of(events.DELIVER, sent)])
     assert step == "deliver 0->1 append term 1"
@@ -56,27 +56,27 @@ def test_among_others_a_step_finds_the_message_that_says_what_its_own_said():
     assert step.for_queue(under_way[:1]) == step
 
 
-def test_a_leader_that_speaks_unasked_is_a_step_if_somebody_wants_to_know():
+def test_heartbeats_are_steps_on_request():
     asked = [about(events.START, "0", "x", 5), about(events.STARTED, "0", Started("x", 1, 1, True), 5)]
     sent = [Event(at_ms * MS, events.SEND, "0", 1, n, append(n), "") for n, at_ms in ((1, 5), (2, 9), (3, 9))]
     assert steps_of([*asked, *sent]) == ["start 0 x"]
     assert steps_of([*asked, *sent], heartbeats=True) == ["start 0 x", "heartbeat 0"]
 
 
-def test_what_is_lost_because_its_receiver_is_down_is_no_step():
+def test_loss_at_a_down_peer_is_not_a_step():
     lost = Event(0, events.DROP, "", 1, 1, append(1), DropReason.UNPLUGGED)
     assert steps_of([of(events.SEND, append(1)), lost]) == ["drop 0->1 append term 1"]
     assert steps_of([about(events.CRASH, "1"), of(events.SEND, append(1)), lost]) == ["crash 1"]
 
 
-def test_a_command_in_the_middle_of_which_the_rule_was_broken_is_a_step():
+def test_start_that_broke_the_rule_is_a_step():
     returned = [about(events.START, "0", "x"), about(events.STARTED, "0", Started("x", 1, 1, True))]
     assert steps_of([*returned, about(events.START, "0", "y")]) == ["start 0 x", "start 0 y"]
     refused = [about(events.START, "0", "x"), about(events.STARTED, "0", Started("x", -1, 1, False))]
     assert steps_of(refused) == []
 
 
-def test_an_armed_crash_comes_before_the_step_in_which_it_falls():
+def test_crash_point_precedes_its_step():
     arrived = [of(events.SEND, append(1, "x")), of(events.DELIVER, append(1, "x")), of(events.ANSWER, append(1, "x"))]
     armed = about(events.CRASH_AT, "1", CrashPoint("before save", 1))
     applied = about(events.APPLY, "1", ApplyMsg(command_valid=True, command="x", command_index=1))
@@ -89,7 +89,7 @@ def test_an_armed_crash_comes_before_the_step_in_which_it_falls():
     ]
 
 
-def test_a_service_is_busy_while_it_makes_a_snapshot_slowly():
+def test_slow_snapshot_makes_the_service_busy():
     slow = about(events.SLOW_SNAPSHOTS, "1", 30.0)
     applied = about(events.APPLY, "1", ApplyMsg(command_valid=True, command="x", command_index=1), 5)
     meanwhile, later = about(events.PAUSE, "2", at_ms=34), about(events.PAUSE, "0", at_ms=35)
@@ -113,7 +113,7 @@ def chosen(transits):
     return choices
 
 
-def test_without_a_stretch_of_time_what_is_late_all_the_while_is_less_late():
+def test_removing_time_reduces_message_delay():
     choices = chosen(
         {
             (THERE, 1): Transit(400 * MS),
@@ -132,7 +132,7 @@ def test_without_a_stretch_of_time_what_is_late_all_the_while_is_less_late():
     assert left.picked == {(50 * MS, 0): "main", (150 * MS, 1): "main"}
 
 
-def test_a_choice_stays_with_the_message_that_it_was_made_for():
+def test_choice_follows_its_message():
     choices = chosen({(THERE, 5): Transit(400 * MS), (("node", "0"), 1): 7})
     wanted_ns = {(THERE, 5): 500 * MS, (("node", "0"), 1): 0}
     sooner_ns = {(THERE, 1): 100 * MS, (THERE, 2): 490 * MS, (THERE, 3): 600 * MS, (("node", "0"), 1): 0}

@@ -1,4 +1,4 @@
-"""lab timeline --import: other people's logs, as lines and as a boxed table, with whatever lies between."""
+"""lab timeline --import: logs of other programs, as lines and as a boxed table, mixed with other text."""
 
 from pathlib import Path
 
@@ -63,7 +63,7 @@ def test_lines(tmp_path):
     }
 
 
-def test_a_table_whose_cells_go_on_below(tmp_path):
+def test_table_cells_continue_in_lines_below(tmp_path):
     log = read_log(write(tmp_path, TABLE))
     assert entries(log) == [
         ("19:13:08.784039", "0", "listening at [::]:35337"),
@@ -84,7 +84,7 @@ def test_dates_and_control_characters(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "nothing\nhere\n", "│ TIME │ 0 │\n", "│ 1 │ 2 │\n│ x\n"])
-def test_a_file_without_a_log_says_what_was_looked_for(tmp_path, text):
+def test_file_without_a_log_names_the_formats(tmp_path, text):
     with pytest.raises(
         LogFileError, match=r"a\.log: none of the \d lines is a log line \('12:34:56\.789012 \[0\] text'\) or a table"
     ):

@@ -1,4 +1,4 @@
-"""Whatever the tester does to the world is an event, a banner in the timeline, and a change to the diagnoses."""
+"""Every fault is an event and a banner in the timeline, and diagnoses see it."""
 
 import pytest
 
@@ -110,13 +110,13 @@ ACTS = {
 }
 
 
-def test_every_kind_of_act_is_tried_here():
+def test_every_kind_of_fault_has_a_case():
     end_others = {events.CONNECT, events.RESTART, events.BOOT, events.RESUME, events.UNFREEZE_CLOCK}
     assert set(ACTS) | end_others == events.ACTS
 
 
 @pytest.mark.parametrize("kind", ACTS)
-def test_an_act_is_an_event_a_banner_and_a_change(kind, tmp_path):
+def test_fault_is_an_event_a_banner_and_a_change(kind, tmp_path):
     act, words, undo, undone = ACTS[kind]
 
     @collect
@@ -143,7 +143,7 @@ def test_an_act_is_an_event_a_banner_and_a_change(kind, tmp_path):
     assert [type(event.detail) for event in read] == [type(event.detail) for event in seen]
 
 
-def test_a_cut_through_an_even_cluster_is_seen_by_timeline_and_diagnoses():
+def test_even_partition_reaches_timeline_and_diagnoses():
     """It used to leave no trace at all, and the diagnoses believed that everybody was connected."""
     [test] = select(["test_even_cluster_2b"])
     trace = run_test(test, InProcessLauncher(Raft), 7).simulation.trace
@@ -156,7 +156,7 @@ def test_a_cut_through_an_even_cluster_is_seen_by_timeline_and_diagnoses():
     assert len(analysis.connected) == 2 < analysis.quorum
 
 
-def test_a_peer_with_all_its_links_cut_is_marked_so():
+def test_peer_with_all_links_cut_is_disconnected():
     @collect
     def test(make_config):
         cfg = make_config(servers=3)

@@ -1,4 +1,4 @@
-"""lab timeline: what it tells is true, it fits its width, and every filter filters."""
+"""`lab timeline`: its rows agree with the trace and fit the width, and its filters work."""
 
 import functools
 import io
@@ -126,7 +126,7 @@ def small_run():
     return run.events
 
 
-def test_cuts_end_with_their_cluster():
+def test_cut_links_end_with_their_cluster():
     run = ByHand()
     run.add("partition", detail=[["0"], ["1", "2"]])
     run.add("cluster", detail=3)
@@ -156,7 +156,7 @@ def test_a_small_run_line_by_line():
     ]
 
 
-def test_told_in_full_each_event_is_a_row_in_its_order():
+def test_all_shows_each_event_in_order():
     events = small_run()
     model = build_model(events, RowFilter(everything=True))
     roles = [row for row in model.rows for cell in row.cells.values() for said in cell if said.tone in ROLES]
@@ -225,7 +225,7 @@ def test_a_save_that_has_only_begun_is_not_called_saved():
     assert texts(build_model(run.events), "0") == ["begins to save", "candidate in term 1", "→1 vote t1 last 0/0"]
 
 
-def test_a_start_that_takes_its_time_is_told_when_it_returns():
+def test_slow_start_is_shown_when_it_returns():
     run = ByHand()
     run.at_ms = 100
     run.add("start", "0", "x")
@@ -251,7 +251,7 @@ class PreVoteReply:
     granted: bool
 
 
-def test_the_answer_to_an_rpc_of_its_own_is_told_in_a_narrow_column_too():
+def test_reply_to_own_rpc_fits_a_narrow_column():
     for granted, told in ((True, "t3 granted"), (False, "t3 not granted")):
         wordings = answer("pre_vote", None, PreVoteReply(3, granted))[1]
         assert wordings == (f"term=3 granted={granted}", told)
@@ -259,7 +259,7 @@ def test_the_answer_to_an_rpc_of_its_own_is_told_in_a_narrow_column_too():
     assert request("pre_vote", RequestVoteArgs(4, 1, 0, 0))[1] == "pre_vote t4"
 
 
-def test_a_candidate_that_hears_the_leader_of_its_term_follows_it():
+def test_candidate_follows_the_leader_of_its_term():
     run = ByHand()
     run.call(0, 1, RequestVoteArgs(1, 0, 0, 0), RequestVoteReply(1, False))
     run.at_ms = 10
@@ -268,7 +268,7 @@ def test_a_candidate_that_hears_the_leader_of_its_term_follows_it():
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_a_late_request_and_a_late_reply_have_rows_of_their_own(late):
+def test_late_request_and_late_reply_have_rows(late):
     run = ByHand()
     message = run.send(0, 1, RequestVoteArgs(3, 0, 7, 2))
     message.reply = RequestVoteReply(3, True)
@@ -293,7 +293,7 @@ def test_a_late_request_and_a_late_reply_have_rows_of_their_own(late):
     ]
 
 
-def test_a_reply_that_was_lost_is_told_where_it_was_given():
+def test_lost_reply_is_shown_at_its_sender():
     run = ByHand()
     message = run.send(0, 1, AppendEntriesArgs(1, 0, 0, 0, [], 0))
     message.reply = AppendEntriesReply(1, True)
@@ -303,7 +303,7 @@ def test_a_reply_that_was_lost_is_told_where_it_was_given():
     assert "ok ✗ lost reply" in texts(build_model(run.events), "1")
 
 
-def test_a_request_that_is_never_answered_is_not_called_ok():
+def test_unanswered_request_is_not_ok():
     run = ByHand()
     message = run.send(0, 1, AppendEntriesArgs(1, 0, 0, 0, [], 0))
     run.event("deliver", message)
@@ -318,7 +318,7 @@ def test_a_request_that_is_never_answered_is_not_called_ok():
 # ---- real runs -----------------------------------------------------------------------------------------------------
 
 
-def test_roles_are_those_the_peers_have():
+def test_roles_match_the_peers():
     seen = []
 
     @collect
@@ -342,7 +342,7 @@ def test_roles_are_those_the_peers_have():
         assert {peer: mark.role == "leader" for peer, mark in marks.items()} == leads
 
 
-def test_cut_off_and_down_are_marked():
+def test_disconnected_and_down_are_marked():
     seen = {}
 
     @collect
@@ -393,7 +393,7 @@ def test_no_line_is_wider_than_asked(name, width, everything):
     assert len(table) >= 9
 
 
-def test_heartbeats_are_folded():
+def test_heartbeats_are_collapsed():
     events = trace_of("test_initial_election_2a")
     lines = draw(events).splitlines()
     assert len(lines) < 25 < sum(event.kind == "send" for event in events) / 2
@@ -401,12 +401,12 @@ def test_heartbeats_are_folded():
     assert len(draw(events, everything=True).splitlines()) > len(events) - 10
 
 
-def test_piped_it_is_plain_ascii_without_colour():
+def test_piped_output_is_ascii_without_color():
     text = draw(trace_of("test_rejoin_2b"))
     assert text.isascii() and "\x1b" not in text
 
 
-def test_on_a_terminal_it_is_in_colour_unless_told_otherwise(monkeypatch):
+def test_terminal_output_has_color_unless_disabled(monkeypatch):
     events = trace_of("test_reelection_2a")
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
@@ -497,17 +497,17 @@ def test_one_message_and_its_reply(rejoin):
         ({"follow": 99999}, "--follow must be a message number from 1 to "),
     ],
 )
-def test_a_filter_that_names_nothing_says_what_there_is(rejoin, options, message):
+def test_unknown_filter_value_lists_the_known_ones(rejoin, options, message):
     with pytest.raises(TimelineError, match=re.escape(message)):
         draw(rejoin, **options)
 
 
-def test_filters_that_leave_nothing_say_so(rejoin):
+def test_filters_without_a_match_are_reported(rejoin):
     assert draw(rejoin, from_s=1000).splitlines()[-1].endswith("no event matches the filters")
     assert "0 events" in draw([])
 
 
-def test_of_a_run_that_is_too_long_the_beginning_and_the_end_are_shown(rejoin):
+def test_long_run_omits_its_middle(rejoin):
     rows = len(build_model(rejoin).rows)
     whole = draw(rejoin, legend=False).splitlines()
     text = draw(rejoin, max_rows=10, ending="FAILED: for a reason", legend=False).splitlines()
@@ -531,7 +531,7 @@ class Talkative(Raft):
         super()._become_leader()
 
 
-def test_the_peers_own_lines_stand_beside_the_events():
+def test_log_lines_appear_beside_events():
     events = trace_of("test_initial_election_2a", launcher=InProcessLauncher(Talkative))
     text = draw(events)
     assert "[office] I lead \\ term 1 +[31m!" in text
@@ -540,7 +540,7 @@ def test_the_peers_own_lines_stand_beside_the_events():
     assert text.splitlines()[-1].endswith("topics from log(): office")
 
 
-def test_text_cannot_reach_the_terminal():
+def test_control_characters_do_not_reach_the_terminal():
     assert clean("a\x1b[2Jb\x07\r\nc\td") == "a·[2Jb· ↵ c d"
     assert to_ascii("→1 … é") == "->1 ... \\xe9"
 
@@ -587,7 +587,7 @@ def test_the_command_writes_shiviz_and_svg(lab, tmp_path):
     assert "<svg" in (tmp_path / "p.svg").read_text() and "leader" in (tmp_path / "p.svg").read_text()
 
 
-def test_a_test_that_fails_ends_in_its_failure(lab, tmp_path):
+def test_timeline_of_a_failed_test_ends_with_the_failure(lab, tmp_path):
     file = tmp_path / "test_own.py"
     file.write_text("def test_own(make_config):\n    make_config(servers=3).fail('as expected')\n")
     code, out, _ = lab("test_own", "--file", file, "--seed", 1)
