@@ -7,7 +7,7 @@ import pytest
 from raftlab.harness import report
 from raftlab.harness.loader import load_peer
 from raftlab.harness.run import run_test
-from raftlab.tools.selection import load_tests, select
+from raftlab.tools.selection import select
 from tests.mutants.tool.mutants import load_mutants
 from unit.students import ROOT
 
@@ -21,10 +21,8 @@ SHOWN = [
     ("docs/student/failures.md", "event-loop-persist-after-reply", "test_slow_disks_2c", 0),
     ("docs/student/failures.md", "event-loop-match-from-own-log", "test_fail_no_agree_2b", 0),
     ("docs/student/failures.md", "channels-snap-then-old-command", "test_snapshot_overtaken_2d", 1),
-    ("docs/student/own-tests.md", "no-persist-votedfor", "test_vote_outlives_a_crash", 11),
     ("docs/student/kv.md", "kv-reads-as-leader", "test_one_partition_3a", 0),
     ("docs/student/race.md", "race-start-checks-outside", "test_basic_agree_2b", 7),
-    ("docs/student/scenarios.md", "stale-vote-counted", "vote_of_an_older_campaign", 1),
 ]
 
 
@@ -40,21 +38,13 @@ def squeezed(text):
     return "".join(text.split())
 
 
-def chosen(test, page, tmp_path):
-    if f"def {test}(" not in page:
-        return select([test])[0]
-    (source,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    (tmp_path / "my_tests.py").write_text(source, encoding="utf-8")
-    return next(each for each in load_tests(tmp_path / "my_tests.py") if each.name == test)
-
-
 @pytest.mark.parametrize(("page", "mutant", "test", "seed"), SHOWN)
 def test_report_is_shown_as_it_is(page, mutant, test, seed, tmp_path):
     (wrong,) = [each for each in load_mutants() if each.id == mutant]
     text = (ROOT / page).read_text(encoding="utf-8")
     path = wrong.write(tmp_path)
     files = {"kv": path} if wrong.of_service else {"race": wrong.races}
-    run = run_test(chosen(test, text, tmp_path), load_peer(REFERENCE if wrong.of_service else path, **files), seed)
+    run = run_test(select([test])[0], load_peer(REFERENCE if wrong.of_service else path, **files), seed)
     assert run.error is not None
     printed = report.describe(run.error, test, seed, "", causes=run.causes)
     printed = squeezed(printed).replace(str(path), "raft/raft.py")
