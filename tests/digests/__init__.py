@@ -1,11 +1,11 @@
-"""Digests of many runs of the reference, recorded and compared: the net under every change that should change nothing.
+"""Digests of many runs of the reference, recorded and compared: regression tests for changes that keep runs equal.
 
-    python -m tests.digests compare              every recorded run again, in three modes: two to four minutes
-    python -m tests.digests compare --sample 10  of every tenth test; make test does this
-    python -m tests.digests record               after a change that should change runs, whose commit message says why
+    python -m tests.digests compare              repeats all recorded runs in three modes: two to four minutes
+    python -m tests.digests compare --sample 10  repeats those of every tenth test, as make test does
+    python -m tests.digests record               after an intended change of runs, explained in its commit message
 
-Promise: equal digests mean equal runs, and where two differ, `compare` names the first event that does. It makes the
-recorded run again for that, in a git worktree of the commit that recorded it.
+Promise: equal digests mean equal runs. If two differ, `compare` names the first event that differs. For that it repeats
+the recorded run in a git worktree of the commit that recorded it.
 
-A test that was renamed keeps its digests through renamed.txt. Start at `compare.py`.
+A renamed test keeps its digests through renamed.txt. Start at `compare.py`.
 """

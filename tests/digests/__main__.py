@@ -16,20 +16,26 @@ from .compare import ROOT, Difference, differences, explain, recorded_tree
 from .runs import all_tests, digests_of, events_of
 
 _SEEDS = (7, 8, 9)
-_EXPLAINED = 3  # differences whose first event is looked for
+_EXPLAINED = 3  # differences that are explained
 PYTHON = ".".join(platform.python_version_tuple()[:2])
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.digests", description="Digests of many runs, then and now.")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.digests", description="Record and compare digests of many runs."
+    )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    record = commands.add_parser("record", help=f"run every test over {len(_SEEDS)} seeds in each mode, and write them")
-    compare = commands.add_parser("compare", help="make the recorded runs again, and say which differ")
-    events = commands.add_parser("events", help="one run, event by event, as JSON")
+    record = commands.add_parser(
+        "record", help=f"run every test over {len(_SEEDS)} seeds in each mode and write the digests"
+    )
+    compare = commands.add_parser("compare", help="repeat the recorded runs and report which differ")
+    events = commands.add_parser("events", help="print one run as JSON, event by event")
     for each in (record, compare):
         each.add_argument("--file", type=Path, default=FILE, help="the file of digests (tests/digests/base.txt)")
         each.add_argument("--mode", action="append", choices=MODES, help="only this mode; may be repeated")
-        each.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes (one a core)")
+        each.add_argument(
+            "--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes (default: one per core)"
+        )
     compare.add_argument("--sample", type=int, default=1, metavar="N", help="only every N-th test")
     compare.add_argument("--seed", type=int, action="append", metavar="N", help="only this seed; may be repeated")
     compare.add_argument("--test", action="append", metavar="NAME", help="only this test; may be repeated")
@@ -77,7 +83,7 @@ def _compare(args: argparse.Namespace) -> int:
     tests = args.test or list(dict.fromkeys(test for test, _ in keys))[:: args.sample]
     keys = [key for key in keys if key[0] in tests and key[1] in (args.seed or [key[1]])]
     if base.python != PYTHON:
-        print(f"Recorded with Python {base.python}, this is {PYTHON}: another version may run otherwise.")
+        print(f"Recorded with Python {base.python}, this is {PYTHON}: runs may differ between versions.")
     wanted = [(*key, mode) for mode in args.mode or MODES for key in keys]
     found: list[Difference] = []
     count = 0
@@ -85,14 +91,14 @@ def _compare(args: argparse.Namespace) -> int:
         found += [difference] if difference is not None else []
         _progress(count, len(wanted), len(found))
     for each in found:
-        print(f"{each.test} seed {each.seed} {each.mode}: another run")
+        print(f"{each.test} seed {each.seed} {each.mode}: differs")
     try:
         if found:
             with recorded_tree(base.commit) as tree:
                 for each in found[:_EXPLAINED]:
                     print(f"\n{each.test} seed {each.seed} {each.mode}\n{explain(each, tree)}")
     except LookupError as error:
-        print(f"Where they begin to differ is not known: {error}")
+        print(f"Cannot find the first difference: {error}")
     print(f"{len(found)} of {count} runs differ, {_took(began_s)}.")
     return 1 if found else 0
 

@@ -18,10 +18,10 @@ class BaseError(Exception):
 
 @dataclass
 class Base:
-    """What was recorded. By test and seed: a digest for each of MODES, "" where that mode was not run."""
+    """Recorded digests. By test and seed: one for each of MODES, "" if that mode was not run."""
 
     python: str  # its minor version
-    commit: str  # where these runs can be made again
+    commit: str  # that recorded these runs
     digests: dict[tuple[str, int], list[str]] = field(default_factory=dict)
 
     def write(self, file: Path) -> None:
@@ -51,18 +51,18 @@ def read_base(file: Path = FILE) -> Base:
 
 
 def read_renamed(file: Path, recorded: set[str], known: set[str]) -> dict[str, str]:
-    """Old name -> name now. An old name must be in the base and gone, and the new one a test that is not in it."""
+    """Old name -> new name. The old name must be in the base and not a test; the new one the reverse."""
     renamed = {}
     for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
         if not line.strip() or line.startswith("#"):
             continue
         match line.split():
             case [old, new] if old not in recorded:
-                raise BaseError(f"{file}:{number}: {old} is not in the base; remove the line")
+                raise BaseError(f"{file}:{number}: {old} is not in the base; remove this line")
             case [old, new] if old in known:
-                raise BaseError(f"{file}:{number}: there still is a test {old}; remove the line")
+                raise BaseError(f"{file}:{number}: test {old} still exists; remove this line")
             case [old, new] if new not in known or new in recorded:
-                why = "is not a test" if new not in known else "is in the base under its own name"
+                why = "is not a test" if new not in known else "is in the base already"
                 raise BaseError(f"{file}:{number}: {new} {why}; write: old_name new_name")
             case [old, new]:
                 renamed[old] = new

@@ -1,4 +1,4 @@
-"""Which recorded runs are others now, and where each begins to differ."""
+"""Which runs differ from the recorded ones, and at which event."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Difference(NamedTuple):
-    """One recorded run that is another now. `test` is its name now, `recorded` its name then."""
+    """One run that differs from the recorded one. `test`: its current name; `recorded`: its name in the base."""
 
     test: str
     seed: int
@@ -28,7 +28,7 @@ class Difference(NamedTuple):
 
 
 def differences(base: Base, wanted: Iterable[tuple[str, int, str]], jobs: int) -> Iterator[Difference | None]:
-    """One for each wanted run (by its recorded name), in order: None if it is as it was, or was never recorded."""
+    """For each wanted run (by its recorded name), in order; None: it is equal, or was not recorded."""
     renamed = read_renamed(RENAMED, {test for test, _ in base.digests}, set(all_tests()))
     expected = [
         (test, seed, mode, digest)
@@ -41,19 +41,19 @@ def differences(base: Base, wanted: Iterable[tuple[str, int, str]], jobs: int) -
 
 
 def first_difference(then: Sequence[Sequence[Any]], now: Sequence[Sequence[Any]]) -> str:
-    """The first event of either whose digest differs, in a few lines."""
+    """The first event that differs, in a few lines."""
     number = next((i for i, (a, b) in enumerate(zip(then, now, strict=False)) if a[0] != b[0]), None)
     if number is None:
         shorter = min(len(then), len(now))
         if len(then) == len(now):
-            return f"  all {shorter} events are equal; what follows the last of them differs"
-        longer, which = (then, "then") if len(then) > shorter else (now, "now")
-        return f"  equal for {shorter} events; {which} it continues:\n    {_described(longer[shorter])}"
+            return f"  all {shorter} events are equal; the runs differ after the last one"
+        longer, which = (then, "recorded") if len(then) > shorter else (now, "current")
+        return f"  equal for {shorter} events; only the {which} run continues:\n    {_described(longer[shorter])}"
     a, b = then[number], now[number]
     if a[1:5] == b[1:5]:
-        went = "is the same, and tasks or the clock went another way before it"
-        return f"  event {number + 1} {went}:\n    {_described(b)}"
-    return f"  event {number + 1} differs:\n    then  {_described(a)}\n    now   {_described(b)}"
+        what = "is equal, but the schedule of tasks or the clock differs before it"
+        return f"  event {number + 1} {what}:\n    {_described(b)}"
+    return f"  event {number + 1} differs:\n    recorded  {_described(a)}\n    current   {_described(b)}"
 
 
 def _described(event: Sequence[Any]) -> str:
@@ -69,7 +69,7 @@ def recorded_tree(commit: str) -> Iterator[Path]:
         add = ["git", "worktree", "add", "--quiet", "--detach", str(tree), commit]
         added = subprocess.run(add, cwd=ROOT, capture_output=True, text=True)
         if added.returncode:
-            raise LookupError(f"git has no commit {commit} here: {added.stderr.strip()}")
+            raise LookupError(f"git has no commit {commit}: {added.stderr.strip()}")
         try:
             yield tree
         finally:
@@ -77,12 +77,12 @@ def recorded_tree(commit: str) -> Iterator[Path]:
 
 
 def events_in(tree: Path, test: str, seed: int, mode: str) -> list[Any]:
-    """What events_of() says there."""
+    """The result of events_of() in that tree."""
     environment = {**os.environ, "PYTHONPATH": str(tree)}
     command = [sys.executable, "-m", "tests.digests", "events", test, "--seed", str(seed), "--mode", mode]
     done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True)
     if done.returncode:
-        raise LookupError(f"the recorded run cannot be made again: {done.stderr.strip()[-300:]}")
+        raise LookupError(f"cannot repeat the recorded run: {done.stderr.strip()[-300:]}")
     return list(json.loads(done.stdout))
 
 

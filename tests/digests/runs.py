@@ -32,16 +32,16 @@ def _peer(mode: str) -> Any:
 
 
 def digest_of(run: tuple[str, int, str]) -> str:
-    """Of (test, seed, mode). The reference passes: whatever else comes of it is raised."""
+    """Of (test, seed, mode). RuntimeError if the reference fails."""
     test, seed, mode = run
-    came_of_it = run_test(all_tests()[test], _peer(mode), seed)
-    if came_of_it.error is not None:
-        raise RuntimeError(f"{test} with seed {seed}, {mode}: the reference fails") from came_of_it.error
-    return came_of_it.digest[:DIGEST_CHARS]
+    run_result = run_test(all_tests()[test], _peer(mode), seed)
+    if run_result.error is not None:
+        raise RuntimeError(f"{test} with seed {seed}, {mode}: the reference fails") from run_result.error
+    return run_result.digest[:DIGEST_CHARS]
 
 
 def digests_of(runs: Sequence[tuple[str, int, str]], jobs: int) -> Iterator[str]:
-    """In their order, in `jobs` processes."""
+    """In the given order, in `jobs` processes."""
     if jobs == 1:
         yield from map(digest_of, runs)
         return
@@ -53,8 +53,8 @@ def digests_of(runs: Sequence[tuple[str, int, str]], jobs: int) -> Iterator[str]
             raise
 
 
-class _Noting(Simulation):
-    """Notes the digest up to each event."""
+class _DigestRecorder(Simulation):
+    """Records the digest up to each event."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed, unresponsive_s=None)
@@ -67,9 +67,9 @@ class _Noting(Simulation):
 
 
 def events_of(test: str, seed: int, mode: str) -> list[list[Any]]:
-    """Of each event: the digest with it, when, what, of whom, its fingerprint, and in words."""
-    # The digest up to an event is only asked for here, so that an ordinary run pays nothing.
-    simulation = _Noting(seed)
+    """For each event: the digest up to it, time, kind, node, fingerprint and text."""
+    # Only here, so that ordinary runs have no cost.
+    simulation = _DigestRecorder(seed)
     run = run_test(all_tests()[test], _peer(mode), seed, simulation=simulation)
     if run.error is not None:
         print(f"{test} with seed {seed}, {mode}: {run.error}", file=sys.stderr)

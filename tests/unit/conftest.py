@@ -1,4 +1,4 @@
-"""What several files of tests share as fixtures, and which files of them begin first."""
+"""Shared fixtures, and the order in which parallel workers get test files."""
 
 import signal
 import sys
@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-# Whoever is started in the background ignores Ctrl-C, and so would every process that a test starts and interrupts.
+# A shell's background process ignores SIGINT, and so would all processes that tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# They take longest, the longest first. A worker gets whole files: if one of these began last, the others would wait.
+# The slowest files, slowest first. A worker gets whole files, so a slow one must not start last.
 LONG = (
     "mutants/test_mutants.py",
     "tools/grade/test_hostile.py",
@@ -56,7 +56,7 @@ LOADED = ("raft", "kv", "raftapi")
 
 @pytest.fixture
 def raft_package_restored():
-    """Loading a peer puts it into sys.modules, and its service too, where the tests that follow would find them."""
+    """Loading a peer and its service adds them to sys.modules, where later tests would find them."""
     before = {name: module for name, module in sys.modules.items() if name.partition(".")[0] in LOADED}
     yield
     for name in [name for name in sys.modules if name.partition(".")[0] in LOADED]:

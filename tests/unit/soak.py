@@ -1,4 +1,4 @@
-"""Whether these tests are to take their time: `make soak` sets it."""
+"""SOAK: whether to run slow tests. `make soak` sets it."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Peers with one mistake each, and what a student is told about them."""
+"""Helpers: small incorrect peers, and the reports that students get of them."""
 
 import os
 import re
@@ -55,7 +55,7 @@ class Raft:
 
 
 def peer(tmp_path, **changes):
-    """A peer that never does much, with these lines in it: imports, init, tick, vote_def, vote, start, state."""
+    """A minimal peer with some lines replaced: imports, init, tick, vote_def, vote, start, state."""
     lines = {
         "imports": "from labsim import queue, random, threading, time",
         "init": "pass",
@@ -70,13 +70,13 @@ def peer(tmp_path, **changes):
 
 
 def written(tmp_path, source):
-    path = tmp_path / "peer.py"  # not raft.py: where that is the working directory, it would hide the package
+    path = tmp_path / "peer.py"  # not raft.py, which would shadow the package raft
     path.write_text(source, encoding="utf-8")
     return path
 
 
 def edited_reference(tmp_path, *changes):
-    """The reference with each (old, new) replaced once."""
+    """The reference with each (old, new) replaced; old must occur once."""
     source = (ROOT / "raft" / "raft.py").read_text(encoding="utf-8")
     for old, new in changes:
         assert source.count(old) == 1, f"the reference has changed: {source.count(old)} times {old!r}"
@@ -85,7 +85,7 @@ def edited_reference(tmp_path, *changes):
 
 
 def renamed_package(folder, **names):
-    """The reference with its own messages.py, in both of which every `old` is called `new`."""
+    """The reference and its messages.py, with names replaced: old=new."""
     for name in ("__init__.py", "raft.py", "messages.py", "persister.py"):
         source = (ROOT / "raft" / name).read_text(encoding="utf-8")
         for old, new in names.items():
@@ -109,7 +109,7 @@ def agree(make_config):
 
 
 def told(path, test=elect, *, realtime=False, **limits):
-    """The report of a run that must fail, without its first line (the test and its seed) and the replay line."""
+    """The report of a run that must fail, without its first line (test and seed) and the replay line."""
     simulation = Simulation(7, **limits) if limits else None
     run = run_test(test, load_peer(path), 7, simulation=simulation, realtime=realtime)
     assert run.error is not None, "the peer passed"
@@ -120,7 +120,7 @@ def told(path, test=elect, *, realtime=False, **limits):
 
 
 def line_of(path, text):
-    """How a report names the one line of the file that holds this text: 'raft.py:12'."""
+    """The location of the only line with this text, as in reports: 'raft.py:12'."""
     lines = path.read_text(encoding="utf-8").splitlines()
     (number,) = [number for number, line in enumerate(lines, start=1) if text in line]
     return f"raft.py:{number}"
@@ -130,12 +130,12 @@ def squeezed(text):
     return " ".join(text.split())
 
 
-# At the end of every session its plugin imports all of Hypothesis, which takes longer than the rest of such a session.
+# Its plugin imports all of Hypothesis at the end of a session, which takes longer than the session.
 WITHOUT_HYPOTHESIS = ("-p", "no:hypothesispytest")
 
 
 def pytest_run_here(pytester, *args, code):
-    """What pytest prints, in this process, which is quicker; its exit code must be this one."""
+    """Run pytest in this process, which is faster; check its exit code, and return its output."""
     ini = ["-c", ROOT / "pyproject.toml", f"--rootdir={pytester.path}", "-p", "no:cacheprovider"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTEST_ADDOPTS", " ".join(WITHOUT_HYPOTHESIS))  # for the process of --check-determinism too
@@ -146,11 +146,11 @@ def pytest_run_here(pytester, *args, code):
 
 
 def pytest_run(*args, cwd, code, timeout_s=110, env=None):
-    """What pytest prints in a new process, the peer's path shortened; its exit code must be this one."""
+    """Run pytest in a new process; check its exit code, and return its output."""
     command = [sys.executable, "-m", "pytest", *WITHOUT_HYPOTHESIS, "-p", "no:cacheprovider"]
     command += ["-c", str(ROOT / "pyproject.toml")]
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "COLUMNS"))} | (env or {})
-    # CI makes pytest write summaries of any width; a student's terminal does not.
+    # With CI set, pytest does not limit the width of its summary.
     environment.pop("CI", None)
     done = subprocess.run(
         [*command, *map(str, args)], cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout_s

@@ -136,7 +136,7 @@ def test_a_change_of_the_run_changes_its_digest(copy, file, was, becomes):
     (copy / file).write_text(source.replace(was, becomes))
     status, said = compare(copy, "--seed", 7, "--mode", "in-process", "--test", "test_reelection_2a")
     assert status == 1
-    assert "test_reelection_2a seed 7 in-process: another run" in said
+    assert "test_reelection_2a seed 7 in-process: differs" in said
 
 
 # ---- the recorded digests -------------------------------------------------------------------------------------------
@@ -164,18 +164,18 @@ def test_the_first_difference_is_named():
     then = [event("a", 1, "send", "x"), event("b", 2, "deliver", "x")]
     assert "event 2 differs" in first_difference(then, [then[0], event("c", 2, "drop", "lost")])
     assert "0.002000 s  peer 1 drop lost" in first_difference(then, [then[0], event("c", 2, "drop", "lost")])
-    assert "event 2 is the same, and tasks" in first_difference(then, [then[0], event("c", 2, "deliver", "x")])
-    assert "equal for 1 events; then it continues" in first_difference(then, then[:1])
-    assert "what follows the last of them differs" in first_difference(then, then)
+    assert "event 2 is equal, but the schedule" in first_difference(then, [then[0], event("c", 2, "deliver", "x")])
+    assert "equal for 1 events; only the recorded run continues" in first_difference(then, then[:1])
+    assert "the runs differ after the last one" in first_difference(then, then)
 
 
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
         ("never_recorded new", ":1: never_recorded is not in the base"),
-        ("kept new", ":1: there still is a test kept"),
+        ("kept new", ":1: test kept still exists"),
         ("gone nowhere", ":1: nowhere is not a test"),
-        ("gone kept", ":1: kept is in the base under its own name"),
+        ("gone kept", ":1: kept is in the base already"),
         ("gone", ":1: got 'gone'; write: old_name new_name"),
     ],
 )
