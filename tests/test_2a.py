@@ -2,7 +2,7 @@
 
 from labsim import random, time
 
-# Longer than any sensible election takes, so that two in a row are noticed. MIT's RaftElectionTimeout.
+# MIT's RaftElectionTimeout: longer than any reasonable election takes.
 ELECTION_S = 1.0
 
 
@@ -12,12 +12,12 @@ def test_initial_election_2a(make_config):
 
     cfg.check_one_leader()
 
-    # Let stragglers hear of the election before comparing terms.
+    # Let all servers learn of the election before comparing terms.
     time.sleep(0.050)
     term = cfg.check_terms()
     assert term >= 1, f"the term is {term} after an election, but must be at least 1"
 
-    # Nothing fails, so nothing changes: a needless election is a bug, not a matter of taste.
+    # Nothing fails, so there must be no other election.
     time.sleep(2 * ELECTION_S)
     later = cfg.check_terms()
     if later != term:
@@ -37,7 +37,7 @@ def test_reelection_2a(make_config):
     cfg.connect(leader)
     second = cfg.check_one_leader()
 
-    # Without a quorum there is no leader, not even the one cut off with nobody.
+    # Without a quorum there is no leader, not even the disconnected one.
     other = (second + 1) % 3
     cfg.disconnect(second, other)
     time.sleep(2 * ELECTION_S)
@@ -46,7 +46,7 @@ def test_reelection_2a(make_config):
     cfg.connect(other)
     cfg.check_one_leader()
 
-    # The last one back makes no difference.
+    # The last server that reconnects must not disturb the leader.
     cfg.connect(second)
     cfg.check_one_leader()
 

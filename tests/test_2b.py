@@ -1,4 +1,4 @@
-"""Part 2B, log replication (§5.3, §5.4): agreement, through failures of followers and leaders, at a fair price."""
+"""Part 2B, log replication (§5.3, §5.4): agreement despite failures of followers and leaders, with few RPCs."""
 
 from labsim import random, threading, time
 
@@ -33,7 +33,7 @@ def test_rpc_bytes_2b(make_config):
     used = cfg.bytes_total() - before
     allowed = 3 * sent + 50_000
     if used > allowed:
-        cfg.fail(f"Too many bytes on the wire for {sent} bytes of commands: {used}, allowed are {allowed}", costs=True)
+        cfg.fail(f"Too many bytes on the wire for {sent} bytes of commands: {used}, at most {allowed}", costs=True)
 
 
 def test_follower_failure_2b(make_config):
@@ -41,14 +41,14 @@ def test_follower_failure_2b(make_config):
     cfg.begin("Test (2B): test progressive failure of followers")
     cfg.one(101, 3, retry=False)
 
-    # One follower gone: the other two go on agreeing.
+    # Without one follower, the other two still agree.
     leader = cfg.check_one_leader()
     cfg.disconnect((leader + 1) % 3)
     cfg.one(102, 2, retry=False)
     time.sleep(ELECTION_S)
     cfg.one(103, 2, retry=False)
 
-    # Both gone: the leader must not commit alone.
+    # Without both, the leader must not commit alone.
     leader = cfg.check_one_leader()
     cfg.disconnect((leader + 1) % 3, (leader + 2) % 3)
     expect_no_commit(cfg, leader, 104, index=4)
@@ -65,7 +65,7 @@ def test_leader_failure_2b(make_config):
     time.sleep(ELECTION_S)
     cfg.one(103, 2, retry=False)
 
-    # The second leader goes too. Nobody is left to agree with, whoever is asked.
+    # Disconnect the second leader too: no server can commit.
     second = cfg.check_one_leader()
     cfg.disconnect(second)
     for i in range(3):
@@ -107,22 +107,22 @@ def test_fail_no_agree_2b(make_config):
     cfg.disconnect(*away)
     expect_no_commit(cfg, leader, 20, index=2)
 
-    # The three may have elected a leader of their own, which then overwrites index 2.
+    # The three may have elected another leader, which then overwrites index 2.
     cfg.connect(*away)
     leader = cfg.check_one_leader()
     index, _, accepted = cfg.start(leader, 30)
     if not accepted:
-        cfg.fail(f"Peer {leader} led a moment ago and refuses start(30)")
+        cfg.fail(f"Peer {leader}, which was the leader just before, refused start(30)")
     if not 2 <= index <= 3:
         cfg.fail(f"start(30) gave index {index}; expected 2 or 3")
     cfg.one(1000, 5, retry=True)
 
 
 def expect_no_commit(cfg, leader, command, *, index):
-    """Start a command at a leader without a majority: it must be taken, and must not be applied."""
+    """Start a command at a leader without a majority: it must be accepted, and must not be applied."""
     got, _, accepted = cfg.start(leader, command)
     if not accepted:
-        cfg.fail(f"Peer {leader} led a moment ago and refuses start({command})")
+        cfg.fail(f"Peer {leader}, which was the leader just before, refused start({command})")
     if got != index:
         cfg.fail(f"start({command}) gave index {got}; expected {index}")
     time.sleep(2 * ELECTION_S)
@@ -138,7 +138,7 @@ def test_concurrent_starts_2b(make_config):
         leader = cfg.check_one_leader()
         _, term, accepted = cfg.start(leader, 1)
         if not accepted:
-            continue  # it lost its office meanwhile
+            continue  # it lost its leadership meanwhile
 
         indexes = []
 
@@ -153,14 +153,14 @@ def test_concurrent_starts_2b(make_config):
         for thread in threads:
             thread.join()
         if any(cfg.get_state(i)[0] != term for i in range(3)):
-            continue  # a new term: its entries prove nothing about this one
+            continue  # a new term: this attempt proves nothing
 
         applied = [cfg.wait(index, 3, term) for index in sorted(indexes)]
         if None in applied:
             continue
         for number in range(5):
             if 100 + number not in applied:
-                cfg.fail(f"Command {100 + number} was started but is not among the applied, {sorted(applied)}")
+                cfg.fail(f"Command {100 + number} was started but not applied; applied: {sorted(applied)}")
         return
     cfg.fail("The term changed in each of five attempts, although nothing failed")
 
@@ -170,14 +170,14 @@ def test_rejoin_2b(make_config):
     cfg.begin("Test (2B): rejoin of partitioned leader")
     cfg.one(101, 3, retry=True)
 
-    # A leader alone takes commands that must never be applied.
+    # A leader alone accepts commands that must never be applied.
     first = cfg.check_one_leader()
     cfg.disconnect(first)
     for command in (102, 103, 104):
         cfg.start(first, command)
     cfg.one(103, 2, retry=True)
 
-    # The next leader is cut off in turn, and the first comes back.
+    # Disconnect the next leader, and reconnect the first.
     second = cfg.check_one_leader()
     cfg.disconnect(second)
     cfg.connect(first)
@@ -188,21 +188,21 @@ def test_rejoin_2b(make_config):
 
 
 def test_backup_2b(make_config):
-    """Leaders must find where logs part quickly, past long stretches of wrong entries (§5.3)."""
+    """Leaders must back up quickly over many conflicting entries (§5.3)."""
     cfg = make_config(servers=5)
     cfg.begin("Test (2B): leader backs up quickly over incorrect follower logs")
     cfg.one(random.getrandbits(32), 5, retry=True)
 
     # A leader with one follower collects 50 commands that cannot be committed.
     first = cfg.check_one_leader()
-    lonely = (first + 1) % 5
+    isolated = (first + 1) % 5
     majority = [(first + k) % 5 for k in (2, 3, 4)]
     cfg.disconnect(*majority)
     start_many(cfg, first, 50)
     time.sleep(ELECTION_S / 2)
 
-    # The other three commit 50 of their own.
-    cfg.disconnect(first, lonely)
+    # The other three commit 50 other commands.
+    cfg.disconnect(first, isolated)
     cfg.connect(*majority)
     agree_many(cfg, 50, servers=3)
 
@@ -215,7 +215,7 @@ def test_backup_2b(make_config):
 
     # The first pair comes back with the third of that majority, and must take over its log.
     cfg.disconnect(*range(5))
-    cfg.connect(first, lonely, other)
+    cfg.connect(first, isolated, other)
     agree_many(cfg, 50, servers=3)
 
     cfg.connect(*range(5))
@@ -233,7 +233,7 @@ def agree_many(cfg, count, *, servers):
 
 
 def test_count_2b(make_config):
-    """Elections, agreement and idling cost few RPCs."""
+    """Elections, agreement and idle time need few RPCs."""
     servers = 3
     cfg = make_config(servers=servers)
     cfg.begin("Test (2B): RPC counts aren't too high")
@@ -253,11 +253,11 @@ def test_count_2b(make_config):
     time.sleep(1.0)
     used = cfg.rpc_total() - before
     if used > 3 * 20:
-        cfg.fail(f"{used} RPCs in one idle second of 3 servers; at most 60 are expected", costs=True)
+        cfg.fail(f"{used} RPCs in one idle second of 3 servers; expected at most 60", costs=True)
 
 
 def count_agreement(cfg, servers, iterations=10):
-    """One attempt; False if the term changed under it, so that it proves nothing."""
+    """One attempt; False if the term changed meanwhile, so that it proves nothing."""
     leader = cfg.check_one_leader()
     before = cfg.rpc_total()
     first_index, term, accepted = cfg.start(leader, 1)
@@ -283,5 +283,5 @@ def count_agreement(cfg, servers, iterations=10):
     used = cfg.rpc_total() - before
     allowed = (iterations + 1 + 3) * 3
     if used > allowed:
-        cfg.fail(f"{used} RPCs for agreement on {iterations} commands; at most {allowed} are expected", costs=True)
+        cfg.fail(f"{used} RPCs for agreement on {iterations} commands; expected at most {allowed}", costs=True)
     return True

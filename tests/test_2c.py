@@ -10,24 +10,24 @@ def test_persist1_2c(make_config):
     cfg.begin("Test (2C): basic persistence")
     cfg.one(11, 3, retry=True)
 
-    # All at once.
+    # Crash all servers at once.
     for i in range(3):
         cfg.crash1(i)
     cfg.restart(0, 1, 2)
     cfg.one(12, 3, retry=True)
 
-    # The leader alone.
+    # Crash the leader.
     leader = cfg.check_one_leader()
     cfg.crash1(leader)
     cfg.restart(leader)
     cfg.one(13, 3, retry=True)
 
-    # The leader, while the others agree without it.
+    # Crash the leader, and let the others agree without it.
     leader = cfg.check_one_leader()
     cfg.crash1(leader)
     cfg.one(14, 2, retry=True)
     cfg.restart(leader)
-    # Everybody has everything before one more is taken away.
+    # Wait until all servers have everything before disconnecting one more.
     cfg.wait(4, 3)
 
     follower = (cfg.check_one_leader() + 1) % 3
@@ -52,7 +52,7 @@ def test_persist2_2c(make_config):
         cfg.one(10 + index, 3, retry=True)
         index += 1
 
-        # Now the three that know it go down, and the two that do not come up with one that does.
+        # Now the three that have it crash; the two without it restart together with one that has it.
         for i in (leader, third, fourth):
             cfg.crash1(i)
         cfg.restart(first, second)
@@ -85,7 +85,7 @@ def test_persist3_2c(make_config):
 
 
 def test_figure8_2c(make_config):
-    """Figure 8: leaders fail after replicating to few, again and again; an old entry on a majority is not yet safe."""
+    """Figure 8: leaders crash repeatedly after replicating to few; an old entry on a majority is not yet committed."""
     cfg = make_config(servers=5)
     cfg.begin("Test (2C): Figure 8")
     cfg.one(random.getrandbits(31), 1, retry=True)
@@ -96,7 +96,7 @@ def test_figure8_2c(make_config):
         for i in range(5):
             if cfg.is_up(i) and cfg.start(i, random.getrandbits(31))[2]:
                 leader = i
-        # Mostly crash the leader within milliseconds of the command, sometimes let it work.
+        # Usually crash the leader within milliseconds of the command, sometimes later.
         if random.random() < 0.1:
             time.sleep(random.uniform(0, ELECTION_S / 2))
         else:
@@ -133,7 +133,7 @@ def test_unreliable_agree_2c(make_config):
 
 
 def test_figure8_unreliable_2c(make_config):
-    """Figure 8 with cuts instead of crashes, on a network that loses, delays and reorders."""
+    """Figure 8 with disconnects instead of crashes, on a network with loss, delays and reordering."""
     cfg = make_config(servers=5, unreliable=True)
     cfg.begin("Test (2C): Figure 8 (unreliable)")
     cfg.one(random.randrange(10_000), 1, retry=True)
@@ -170,7 +170,7 @@ def test_unreliable_churn_2c(make_config):
 
 
 def churn(cfg, description):
-    """Clients submit all the time while servers come and go; whatever a client saw applied must be there at the end."""
+    """Clients submit while servers crash and restart. All commands that a client saw applied must remain."""
     cfg.begin(description)
     stop = threading.Event()
     kept = []
@@ -182,7 +182,7 @@ def churn(cfg, description):
             number += 1
             index = None
             for i in range(5):
-                # Everybody is asked, the last to accept counts: old leaders take commands too.
+                # Ask all servers; the last one that accepts counts, because old leaders accept commands too.
                 if cfg.is_up(i):
                     its_index, _, accepted = cfg.start(i, command)
                     if accepted:
@@ -190,8 +190,8 @@ def churn(cfg, description):
             if index is None:
                 time.sleep(0.079 + me * 0.017)
                 continue
-            # Agreement may take no time at all here, and so would a client that asks again at once: the log would
-            # grow to tens of thousands of entries, and every save with it.
+            # Agreement may take no virtual time. Without a pause the log would grow to tens of thousands of entries,
+            # and so would every save.
             time.sleep(0.060)
             for pause_s in (0.010, 0.020, 0.050, 0.100, 0.200):
                 time.sleep(pause_s)
@@ -217,7 +217,7 @@ def churn(cfg, description):
             i = random.randrange(5)
             if cfg.is_up(i):
                 cfg.crash1(i)
-        # A bit less than an election takes, so that many are begun and few have time to settle.
+        # A little less than an election takes, so that many elections start and few finish.
         time.sleep(0.7 * ELECTION_S)
 
     time.sleep(ELECTION_S)
@@ -235,4 +235,4 @@ def churn(cfg, description):
     applied = {cfg.wait(index, 5) for index in range(1, last + 1)}
     for command in kept:
         if command not in applied:
-            cfg.fail(f"Command {command} was applied once and is gone now")
+            cfg.fail(f"Command {command} was applied earlier, but is lost now")

@@ -1,20 +1,20 @@
-"""More of part 2C: votes over restarts, crashes in the middle of things, Figure 8 step by step, everything at once."""
+"""More of part 2C: votes across restarts, crashes between two lines, Figure 8 step by step, combined faults."""
 
 from labsim import random, threading, time
 
 
 def test_vote_survives_restart_2c(make_config):
-    """A peer votes, restarts, and is asked by a rival in the same term: it must not vote again (Figure 2)."""
+    """A peer votes, restarts, and gets a RequestVote of a rival in the same term: it must refuse (Figure 2)."""
     cfg = make_config(servers=3)
     cfg.begin("Test (2C): a restarted peer remembers its vote")
     voter = 0
-    # The two rivals never hear each other, so each campaigns in the term in which the other was elected.
+    # The two rivals are not connected, so each campaigns in the term in which the other was elected.
     cfg.partition([1], [2])
     for _ in range(4):
         for i in range(3):
             cfg.crash1(i)
         cfg.restart(0, 1, 2)
-        cfg.wait_for_leader()  # nobody led when they were restarted, so this is a new one
+        cfg.wait_for_leader()  # there was no leader at the restart, so this is a new one
         cfg.crash1(voter)
         cfg.restart(voter)
         time.sleep(1.0)
@@ -23,7 +23,7 @@ def test_vote_survives_restart_2c(make_config):
 
 
 def test_restarted_follower_waits_2c(make_config):
-    """§5.2: a server starts as a follower, and gives its leader an election timeout to be heard from."""
+    """§5.2: a server starts as a follower, and waits an election timeout for its leader."""
     cfg = make_config(servers=3)
     cfg.begin("Test (2C): a restarted follower waits for its leader")
     cfg.one(1, 3, retry=True)
@@ -35,16 +35,16 @@ def test_restarted_follower_waits_2c(make_config):
         cfg.restart(follower)
         time.sleep(1.0)
         disturbed += cfg.get_state(leader) != (term, True)
-    # Some may be bad luck: a timeout that is hardly longer than the leader's pause.
+    # Allow some: a timeout may be hardly longer than the heartbeat interval.
     if disturbed > restarts // 2:
         cfg.fail(
-            f"{disturbed} of {restarts} restarts of a follower cost a leader its office, although each was connected "
-            "to it all the time (§5.2)"
+            f"{disturbed} of {restarts} restarts of a follower caused an election, although the follower was always "
+            "connected to its leader (§5.2)"
         )
 
 
 def test_split_votes_are_rare_2c(make_config):
-    """§9.3: timeouts are spread over many round trips, so that few elections fail. All three votes are needed here."""
+    """§9.3: timeouts are spread widely, so that few elections fail. Here all three votes are needed."""
     cfg = make_config(servers=5)
     cfg.begin("Test (2C): split votes are rare")
     cfg.latency(25, 35)
@@ -54,7 +54,7 @@ def test_split_votes_are_rare_2c(make_config):
     leader, first_term = cfg.wait_for_leader()
     term = first_term
     for _ in range(elections):
-        # It comes back as a follower, a heartbeat after the others heard the last one: a fair start for all three.
+        # It restarts as a follower one heartbeat interval after the last heartbeat, so that all three are equal.
         cfg.crash1(leader)
         cfg.restart(leader)
         leader, term = cfg.wait_for_leader(term)
@@ -62,22 +62,22 @@ def test_split_votes_are_rare_2c(make_config):
     allowed = 4 * elections
     if term - first_term > allowed:
         cfg.fail(
-            f"{elections} elections took {term - first_term} terms; at most {allowed} are expected: "
-            "peers campaign at almost the same time, again and again (§5.2, §9.3)"
+            f"{elections} elections took {term - first_term} terms; expected at most {allowed}: "
+            "peers repeatedly campaign at almost the same time (§5.2, §9.3)"
         )
 
 
 def test_figure8_scripted_2c(make_config):
-    """§5.4.2, Figure 8, (a) to (d): an old entry on a majority is not committed by that alone."""
+    """§5.4.2, Figure 8, (a) to (d): an entry of an older term is not committed just because a majority has it."""
     cfg = make_config(servers=5)
     cfg.begin("Test (2C): Figure 8, step by step")
 
     def group(*members):
-        """Only these hear each other."""
+        """Connect only these servers."""
         cfg.partition(members, *([i] for i in range(5) if i not in members))
 
     def elect(wanted, *voters):
-        """Have `wanted` lead, with these voters; any other that leads first is crashed and comes back."""
+        """Make `wanted` leader with these voters; any other leader is crashed and restarted."""
         group(wanted, *voters)
         for _ in range(100):
             time.sleep(0.020)
@@ -99,20 +99,20 @@ def test_figure8_scripted_2c(make_config):
     group(s1, s2)
     cfg.start(s1, 2)
     time.sleep(0.200)
-    # (b) S1 crashes; S5 is elected by S3 and S4, and takes another entry 2.
+    # (b) S1 crashes; S5 is elected by S3 and S4, and accepts another entry 2.
     cfg.crash1(s1)
     if not elect(s5, s3, s4):
-        return  # it did not come to that in this run
+        return  # not elected in this run
     group(s5)
     cfg.start(s5, 3)
     time.sleep(0.050)
-    # (c) S5 crashes; S1 restarts, is elected by S2 and S3, and goes on replicating its entry 2: a majority has it.
+    # (c) S5 crashes; S1 restarts, is elected by S2 and S3, and continues to replicate entry 2: a majority has it.
     cfg.crash1(s5)
     cfg.restart(s1)
     if not elect(s1, s2, s3):
         return
     time.sleep(0.500)
-    # (d) S1 crashes; S5 is elected by S2, S3 and S4, whose entries 2 are older than its own, and overwrites them.
+    # (d) S1 crashes; S5 is elected by S2, S3 and S4, whose entries 2 have older terms, and overwrites them.
     cfg.crash1(s1)
     cfg.restart(s5)
     elect(s5, s2, s3, s4)
@@ -123,7 +123,7 @@ def test_figure8_scripted_2c(make_config):
 
 
 def test_everything_at_once_2c(make_config):
-    """Latency, repeated requests, late replies, one-way cuts and crashes, and commands all the while."""
+    """Latency, duplicate requests, late replies, one-way cuts and crashes, while commands are started."""
     cfg = make_config(servers=5, unreliable=True)
     cfg.begin("Test (2C): latency, duplicates, one-way cuts and crashes at once")
     cfg.latency(0, 30)
@@ -134,7 +134,7 @@ def test_everything_at_once_2c(make_config):
             if cfg.is_up(i):
                 for _ in range(random.randrange(3)):
                     cfg.start(i, random.getrandbits(31))
-        # Each thing on its own is harmless; there is always a majority that could agree.
+        # There is always a majority that can agree.
         chance = random.random()
         a, b = random.sample(range(5), 2)
         if chance < 0.3:
@@ -170,7 +170,7 @@ def test_crash_after_reply_2c(make_config):
 
 
 def crash_in_the_middle(cfg, description, when):
-    """Peers crash between two of their lines, vote and append all the while, and must keep what they promised."""
+    """Peers crash between two lines while they vote and append, and must keep their promises."""
     cfg.begin(description)
     cfg.one(random.getrandbits(31), 5, retry=True)
     for _ in range(40):
@@ -179,7 +179,7 @@ def crash_in_the_middle(cfg, description, when):
         leader = cfg.leader_now()
         if leader is not None:
             cfg.start(leader, random.getrandbits(31))
-            # An election now and then: votes are promises too.
+            # An election sometimes, because votes are promises too.
             if random.random() < 0.4 and cfg.is_up(leader):
                 cfg.crash1(leader)
         time.sleep(random.uniform(0.1, 0.9))
@@ -194,9 +194,9 @@ def test_slow_disks_2c(make_config):
 
 
 def test_repeated_requests_slow_disks_2c(make_config):
-    """Half of the requests come twice, and the second finds the save for the first under way (Figure 2)."""
+    """Half of the requests are duplicated; the second copy arrives during the save for the first (Figure 2)."""
     cfg = make_config(servers=3)
-    cfg.begin("Test (2C): repeated requests, and slow disks")
+    cfg.begin("Test (2C): duplicate requests and slow disks")
     cfg.duplicates(0.5)
     cfg.latency(0, 20)
     cfg.slow_disks(5, 40)
@@ -213,15 +213,15 @@ def test_repeated_requests_slow_disks_2c(make_config):
 
 
 def test_paused_leader_2c(make_config):
-    """A leader is stopped with commands on their way, and continues when others have agreed without it (§5.4)."""
+    """A leader is paused while it replicates, and resumed when the others have agreed without it (§5.4)."""
     cfg = make_config(servers=5)
-    cfg.begin("Test (2C): a leader is stopped, and continues, among crashes")
+    cfg.begin("Test (2C): a leader is paused and resumed, among crashes")
     cfg.one(random.getrandbits(31), 5, retry=True)
     for _ in range(8):
         sleeper, term = cfg.wait_for_leader()
         for _ in range(random.randint(1, 3)):
             cfg.start(sleeper, random.getrandbits(31))
-        # In the midst of its messages: a way takes 1 to 3 ms.
+        # While messages are in flight, which takes 1 to 3 ms.
         time.sleep(random.uniform(0, 0.006))
         cfg.pause(sleeper)
         leader, _ = cfg.wait_for_leader(term)
@@ -231,7 +231,7 @@ def test_paused_leader_2c(make_config):
             time.sleep(random.uniform(0, 0.5))
             cfg.restart(leader)
         cfg.resume(sleeper)
-        # Its clients do not know either.
+        # Its clients do not know that it was paused.
         for _ in range(random.randint(0, 2)):
             cfg.start(sleeper, random.getrandbits(31))
             time.sleep(random.uniform(0, 0.004))
@@ -240,7 +240,7 @@ def test_paused_leader_2c(make_config):
 
 def test_paused_slow_disks_2c(make_config):
     def pause(cfg, leader):
-        """Somebody is stopped in the middle of a save, or of many; some never wake up again."""
+        """Servers are paused during one or more saves; some are never resumed."""
         sleeper = random.choice([leader, random.randrange(cfg.n)])
         cfg.pause(sleeper)
         time.sleep(random.uniform(0, 1.5))
@@ -250,7 +250,7 @@ def test_paused_slow_disks_2c(make_config):
         else:
             cfg.resume(sleeper)
 
-    busy_with_slow_disks(make_config(servers=3), "Test (2C): peers are stopped, and slow disks", pause)
+    busy_with_slow_disks(make_config(servers=3), "Test (2C): paused peers and slow disks", pause)
 
 
 def crash_or_cut(cfg, leader):
@@ -265,7 +265,7 @@ def crash_or_cut(cfg, leader):
 
 
 def busy_with_slow_disks(cfg, description, trouble=crash_or_cut):
-    """Saves take a while, and clients and peers do not wait for them: a peer without its lock is found half way."""
+    """Saves take time, and clients and peers do not wait for them: a save without the lock is noticed."""
     cfg.begin(description)
     cfg.slow_disks(0, 10)
     stop = threading.Event()

@@ -1,4 +1,4 @@
-"""Part 2D, log compaction (§7): snapshots cut the log, and reach followers that need what was cut."""
+"""Part 2D, log compaction (§7): snapshots shorten the log, and are sent to followers that need discarded entries."""
 
 from labsim import random, time
 from raftlab.harness.config import MAX_LOG_SIZE
@@ -36,7 +36,7 @@ def test_snapshot_install_unreliable_crash_2d(make_config):
 
 
 def snapshots(cfg, description, *, disconnect=False, crash=False):
-    """Agree through thirty rounds while a server is away long enough to need a snapshot."""
+    """Agree in thirty rounds, in which one server is away long enough to need a snapshot."""
     cfg.begin(description)
     cfg.one(random.getrandbits(31), 3, retry=True)
     leader = cfg.check_one_leader()
@@ -52,11 +52,11 @@ def snapshots(cfg, description, *, disconnect=False, crash=False):
             cfg.crash1(victim)
             cfg.one(random.getrandbits(31), 2, retry=True)
 
-        # Perhaps enough for a snapshot, perhaps not.
+        # This may or may not be enough for a snapshot.
         for _ in range(SNAPSHOT_INTERVAL // 2 + random.randrange(SNAPSHOT_INTERVAL)):
             cfg.start(sender, random.getrandbits(31))
 
-        # Let the rest of them catch up, so that whoever leads next has everything.
+        # Let the other servers catch up, so that the next leader has everything.
         if not disconnect and not crash:
             cfg.one(random.getrandbits(31), 3, retry=True)
         else:
@@ -76,7 +76,7 @@ def snapshots(cfg, description, *, disconnect=False, crash=False):
 def check_log_size(cfg):
     size = cfg.log_size()
     if size >= MAX_LOG_SIZE:
-        cfg.fail(f"A saved Raft state has {size} bytes; a peer that cuts its log stays under {MAX_LOG_SIZE} (§7)")
+        cfg.fail(f"A saved Raft state has {size} bytes; if the log is trimmed it has at most {MAX_LOG_SIZE} (§7)")
 
 
 def test_snapshot_all_crash_2d(make_config):
@@ -95,11 +95,11 @@ def test_snapshot_all_crash_2d(make_config):
 
         after = cfg.one(random.getrandbits(31), 3, retry=True)
         if after < before + 1:
-            cfg.fail(f"The index went back from {before} to {after} over a restart of all servers")
+            cfg.fail(f"The index went back from {before} to {after} when all servers were restarted")
 
 
 def test_snapshot_init_2d(make_config):
-    """A peer restarted from a snapshot keeps it in memory too, for when it is the one to save or send it next."""
+    """A peer that restarts from a snapshot must load it, because it may have to save it again or send it."""
     cfg = make_config(servers=3, snapshot=True)
     cfg.begin("Test (2D): snapshot initialization after crash")
     cfg.one(random.getrandbits(31), 3, retry=True)

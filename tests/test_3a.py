@@ -1,7 +1,7 @@
-"""Part 3A: a key/value service that its clients cannot tell from one that does one thing at a time (§8).
+"""Part 3A: a linearizable key/value service (§8).
 
-MIT's tests by their ideas and numbers. Every test's history of client operations is checked for linearizability when
-it is over.
+MIT's tests, with their numbers. At the end of each test the history of client operations is checked for
+linearizability.
 """
 
 from labsim import time
@@ -17,21 +17,21 @@ def test_speed_3a(make_kv_config):
 
 
 def speed(cfg, description):
-    """A client that waits for each answer gets on faster than one operation for each heartbeat."""
+    """A client that waits for each reply is faster than one operation per heartbeat."""
     cfg.begin(description)
     cfg.no_delays()
     client = cfg.make_client()
-    client.append("x", written("first"))  # there is a leader now
+    client.append("x", written("first"))  # now there is a leader
     count, began_s = 300, time.time()
     for number in range(count):
         client.append("x", written(number))
     each_ms = 1000 * (time.time() - began_s) / count
-    cfg.make_client().get("x")  # who wrote all of it could tell without a server
-    # As in the MIT lab: three operations for each heartbeat, ten of which are allowed in a second.
+    cfg.make_client().get("x")  # a new client: one that wrote everything could answer without a server
+    # As in MIT's lab: three operations per heartbeat, with ten heartbeats per second.
     if each_ms > 100 / 3:
         cfg.fail(
-            f"An operation takes {each_ms:.1f} ms, one after the other; at most 33.3 are allowed. The leader must send "
-            "a new entry at once, and must not wait for its next heartbeat",
+            f"A sequential operation takes {each_ms:.1f} ms; expected at most 33.3 ms. The leader must send a new "
+            "entry at once, and not wait for its next heartbeat",
             costs=True,
         )
 
@@ -59,7 +59,7 @@ def test_unreliable_one_key_3a(make_kv_config):
 
 
 def test_one_partition_3a(make_kv_config):
-    """Who is with the minority gets no answer; who is with the majority does, and reads no leftovers."""
+    """Clients of the minority get no reply; clients of the majority do, and do not read uncommitted values."""
     cfg = make_kv_config(servers=5)
     cfg.begin("Test (3A): progress in majority")
     everywhere = cfg.make_client()
@@ -98,7 +98,7 @@ def test_one_partition_3a(make_kv_config):
     puts, gets = cfg.spawn_clients(1, put), cfg.spawn_clients(1, get)
     time.sleep(ELECTION_S)
     if done:
-        cfg.fail(f"A {done[0]} in the minority was answered, though nothing can be agreed on there (§8)")
+        cfg.fail(f"A {done[0]} in the minority got a reply, but nothing can be committed there (§8)")
     with_majority.get("1")
     with_majority.put("1", written(16))
     with_majority.get("1")

@@ -1,13 +1,13 @@
-"""More of part 3A: leaders that are leaders no more, requests that come twice, and crashes in the middle of things."""
+"""More of part 3A: deposed leaders, duplicate requests, and crashes between two steps."""
 
 from labsim import random, time
 from raftlab.harness.workload import ELECTION_S, at_work, read_all, written
 
 
 def test_paused_leader_3a(make_kv_config):
-    """A leader that was stopped and comes back must not answer a read from the past (§8)."""
+    """A leader that is paused and resumed must not answer a read with an old value (§8)."""
     cfg = make_kv_config(servers=3)
-    cfg.begin("Test (3A): a paused leader comes back")
+    cfg.begin("Test (3A): a paused leader is resumed")
     writer, reader = cfg.make_client(), cfg.make_client()
     writer.put("x", written("first"))
     for number in range(4):
@@ -18,7 +18,7 @@ def test_paused_leader_3a(make_kv_config):
         cfg.connect_client(writer, cfg.others(leader))
         cfg.wait_for_leader(after_term=term)
         writer.put("x", written(number))
-        # It has this request on its desk when it wakes up, and everything that the others have told it meanwhile.
+        # When it resumes, this request is waiting, and all messages of the other servers.
         at = cfg.spawn([reader], lambda me, client: client.get("x"))
         time.sleep(0.05)
         cfg.resume(leader)
@@ -29,9 +29,9 @@ def test_paused_leader_3a(make_kv_config):
 
 
 def test_deposed_leader_3a(make_kv_config):
-    """A leader that is cut off does not know that it leads no more, and must not answer reads by itself (§8)."""
+    """A disconnected leader does not know that it was deposed, and must not answer reads by itself (§8)."""
     cfg = make_kv_config(servers=5)
-    cfg.begin("Test (3A): reads from a leader that was deposed")
+    cfg.begin("Test (3A): reads from a deposed leader")
     writer = cfg.make_client()
     writer.put("x", written("first"))
     for number in range(3):
@@ -51,7 +51,7 @@ def test_deposed_leader_3a(make_kv_config):
 
 
 def test_followers_do_not_answer_reads_3a(make_kv_config):
-    """Who asks one server after the other sees no older value than before."""
+    """A client that reads from one server after the other never gets an older value than before."""
     cfg = make_kv_config(servers=3)
     cfg.begin("Test (3A): reads from every server in turn")
     writer, reader = cfg.make_client(), cfg.make_client()
@@ -68,9 +68,9 @@ def test_followers_do_not_answer_reads_3a(make_kv_config):
 
 
 def test_own_answer_3a(make_kv_config):
-    """What stands at an index in the end may be another client's request: each must get its own answer."""
+    """Another client's request may be committed at an index: each client must get the reply to its own request."""
     cfg = make_kv_config(servers=5)
-    cfg.begin("Test (3A): an index that another request got")
+    cfg.begin("Test (3A): another request is committed at an index")
     others_client = cfg.make_client()
     for number in range(4):
         others_client.append("x", written("before", number))
@@ -79,7 +79,7 @@ def test_own_answer_3a(make_kv_config):
         rest = cfg.others(leader)
         cfg.partition([leader], rest)
         cfg.connect_client(others_client, rest)
-        # The old leader takes this one, and can agree on it with nobody.
+        # The old leader accepts this request, but cannot commit it.
         at = cfg.spawn([alone], lambda me, client, number=number: client.append("x", written("alone", number)))
         for more in range(3):
             others_client.append("x", written("others", number, more))
@@ -92,9 +92,9 @@ def test_own_answer_3a(make_kv_config):
 
 
 def test_duplicated_requests_3a(make_kv_config):
-    """A request that arrives a second time, up to 200 ms later, takes effect once (§8)."""
+    """A request that is duplicated, up to 200 ms later, takes effect once (§8)."""
     cfg = make_kv_config(servers=3)
-    cfg.begin("Test (3A): requests that come twice")
+    cfg.begin("Test (3A): duplicate requests")
     cfg.duplicates(0.5)
 
     def work(me, client):
@@ -107,9 +107,9 @@ def test_duplicated_requests_3a(make_kv_config):
 
 
 def test_lost_replies_3a(make_kv_config):
-    """A request whose reply is lost is done, and its client asks again: another server, later."""
+    """A request whose reply is lost was executed, and its client retries it later at another server."""
     cfg = make_kv_config(servers=3)
-    cfg.begin("Test (3A): replies that are lost, and leaders that change")
+    cfg.begin("Test (3A): lost replies and changing leaders")
     client = cfg.make_client()
     for number in range(6):
         client.append("x", written("first", number))
@@ -117,7 +117,7 @@ def test_lost_replies_3a(make_kv_config):
         for i in range(3):
             cfg.network.link(str(i), client.name, loss=1.0)
         at = cfg.spawn([client], lambda me, client, number=number: client.append("x", written(number)))
-        time.sleep(0.15)  # it is agreed on by now
+        time.sleep(0.15)  # by now it is committed
         cfg.crash1(leader)
         time.sleep(ELECTION_S)
         for i in range(3):
@@ -130,7 +130,7 @@ def test_lost_replies_3a(make_kv_config):
 
 def test_late_replies_3a(make_kv_config):
     cfg = make_kv_config(servers=3)
-    cfg.begin("Test (3A): replies that are late and out of order")
+    cfg.begin("Test (3A): late and reordered replies")
     cfg.set_long_reordering(True)
 
     def work(me, client):
@@ -142,9 +142,9 @@ def test_late_replies_3a(make_kv_config):
 
 
 def test_crash_anywhere_3a(make_kv_config):
-    """The leader crashes between any two of its steps: before a save, after it, or when it has just answered."""
+    """The leader crashes between two steps: before a save, after a save, or after a reply."""
     cfg = make_kv_config(servers=3)
-    cfg.begin("Test (3A): crashes in the middle of things")
+    cfg.begin("Test (3A): crashes before and after saves and replies")
 
     def work(me, client):
         for number in range(40):

@@ -1,6 +1,6 @@
 """Part 3B: the same service with snapshots, so that the log stays short (§7).
 
-MIT's tests by their ideas and numbers.
+MIT's tests, with their numbers.
 """
 
 from labsim import time
@@ -8,7 +8,7 @@ from raftlab.harness.workload import ELECTION_S, LOG_SIZE_MAX, at_work, check_si
 
 
 def test_snapshot_rpc_3b(make_kv_config):
-    """A server that was cut off while the others discarded their logs gets their snapshot, and can go on from it."""
+    """A server that was disconnected while the others trimmed their logs gets their snapshot, and continues from it."""
     max_raft_state = 1000
     cfg = make_kv_config(servers=3, max_raft_state=max_raft_state)
     cfg.begin("Test (3B): InstallSnapshot RPC")
@@ -25,7 +25,7 @@ def test_snapshot_rpc_3b(make_kv_config):
     if cfg.log_size() > LOG_SIZE_MAX * max_raft_state:
         check_sizes(cfg, max_raft_state)
 
-    # Now a majority needs server 2, which lacks what only a snapshot holds.
+    # Now a majority needs server 2, which lacks entries that only a snapshot has.
     cfg.partition([0, 2], [1])
     with_latest = cfg.make_client([0, 2])
     with_latest.put("c", written("C"))
@@ -52,8 +52,8 @@ def test_snapshot_size_3b(make_kv_config):
     check_sizes(cfg, max_raft_state)
     if cfg.snapshot_size() > max_snapshot_state:
         cfg.fail(
-            f"A snapshot has {cfg.snapshot_size()} B, though there is one key with a short value, and one client: at "
-            f"most {max_snapshot_state} are allowed. It must hold what is there now, and not what was"
+            f"A snapshot has {cfg.snapshot_size()} B; expected at most {max_snapshot_state} B for one key with a short "
+            "value and one client. It must contain only the current state"
         )
     cfg.make_client().get("x")
 
@@ -70,7 +70,7 @@ def test_speed_3b(make_kv_config):
     each_ms = 1000 * (time.time() - began_s) / count
     cfg.make_client().get("x")
     if each_ms > 100 / 3:
-        cfg.fail(f"An operation takes {each_ms:.1f} ms, one after the other; at most 33.3 are allowed", costs=True)
+        cfg.fail(f"A sequential operation takes {each_ms:.1f} ms; expected at most 33.3 ms", costs=True)
 
 
 def test_snapshot_recover_3b(make_kv_config):

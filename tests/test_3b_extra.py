@@ -1,4 +1,4 @@
-"""More of part 3B: what a snapshot must hold beside the data, and crashes around it."""
+"""More of part 3B: what a snapshot must contain besides the data, and crashes around snapshots."""
 
 from labsim import random, time
 from raftlab.harness.workload import ELECTION_S, check_sizes, read_all, restart_all, written
@@ -7,21 +7,21 @@ MAX_RAFT_STATE = 1000
 
 
 def silence(cfg, client, *, lost):
-    """What the servers answer that client gets lost, or not any more."""
+    """Lose all replies to this client, or none."""
     for i in range(cfg.n):
         cfg.network.link(str(i), client.name, loss=1.0 if lost else 0.0)
 
 
 def fill(cfg, client, count, of):
-    """As many writes as make a snapshot or two."""
+    """Enough writes for one or two snapshots."""
     for number in range(count):
         client.put("fill", written("fill", of, number))
 
 
 def test_seen_requests_outlive_the_log_3b(make_kv_config):
-    """A request that is in no log any more, only in a snapshot, comes again: it took effect once, and stays so."""
+    """A request that is only in a snapshot is retried: it must take effect only once."""
     cfg = make_kv_config(servers=3, max_raft_state=MAX_RAFT_STATE)
-    cfg.begin("Test (3B): a request that is repeated after a snapshot")
+    cfg.begin("Test (3B): a request is retried after a snapshot")
     client, other = cfg.make_client(), cfg.make_client()
     for number in range(3):
         client.append("x", written("first", number))
@@ -37,16 +37,16 @@ def test_seen_requests_outlive_the_log_3b(make_kv_config):
 
 
 def test_snapshot_brings_the_seen_requests_3b(make_kv_config):
-    """A server that has learnt of a request from a snapshot alone becomes leader, and the request comes again."""
+    """A server that knows a request only from a snapshot becomes leader, and the request is retried."""
     cfg = make_kv_config(servers=3, max_raft_state=MAX_RAFT_STATE)
-    cfg.begin("Test (3B): a request that is repeated to whoever got a snapshot")
+    cfg.begin("Test (3B): a request is retried at a server with a snapshot")
     client, other = cfg.make_client(), cfg.make_client()
     client.append("x", written("first"))
     for number in range(3):
         leader, _ = cfg.wait_for_leader()
         away = cfg.others(leader)[0]
         cfg.partition([away], cfg.others(away))
-        # A server that is cut off would keep them waiting.
+        # A disconnected server would block the writes.
         for one in (client, other):
             cfg.connect_client(one, cfg.others(away))
         silence(cfg, client, lost=True)
@@ -55,7 +55,7 @@ def test_snapshot_brings_the_seen_requests_3b(make_kv_config):
         fill(cfg, other, 40, number)
         cfg.partition()
         time.sleep(ELECTION_S / 2)
-        # Only it has a majority with either of the others, so it gets to lead now and then.
+        # It alone is connected to both others, so it becomes leader sometimes.
         cfg.crash1(leader)
         cfg.connect_client(client, range(3))
         cfg.connect_client(other, range(3))
@@ -68,7 +68,7 @@ def test_snapshot_brings_the_seen_requests_3b(make_kv_config):
 
 
 def test_snapshot_crash_anywhere_3b(make_kv_config):
-    """Servers crash around the saves that bring a snapshot."""
+    """Servers crash before and after saves of snapshots."""
     cfg = make_kv_config(servers=3, max_raft_state=400)
     cfg.begin("Test (3B): crashes around snapshots")
 
