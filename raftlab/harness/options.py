@@ -98,7 +98,7 @@ RAFT = Option("raft", "raft.py to test", "PATH", path, DEFAULT)
 KV = Option("kv", "server.py to test, with the client.py beside it", "PATH", path, DEFAULT_KV)
 SEED = Option("seed", "seed of the run (default: a new one)", "N", int)
 ISOLATED = Option("isolated", "run each peer sandboxed, in its own process")
-RACE = Option("race", "preempt threads at any line and report data races (docs/student/race.md)")
+RACE = Option("race", "preempt threads at any line and report data races (docs/student/races.md)")
 
 RUNS = Option("runs", "number of runs", "N", positive)
 JOBS = Option("jobs", "number of worker processes (default: one per core)", "N", jobs)

@@ -392,7 +392,7 @@ class Servers:
             self._emit(events.CRASH_AT, slot.node, detail, fingerprint_of(when or "", detail.nth))
 
     def no_delays(self) -> None:
-        """Preempt threads without delaying them from now on (--race): this test measures speed (docs/student/race.md).
+        """Preempt threads without delaying them from now on (--race): this test measures speed (docs/student/races.md).
 
         A real machine's delays are not bounded.
         """

@@ -1,7 +1,7 @@
 """Bugs in locking: no lock, a lock released too early, fields read outside it, updates in two critical sections.
 
 Each is the reference with one locking bug. Most need a thread to be preempted at the wrong moment, so all of them run
-with --race (docs/student/race.md). Without it, 30 of these 41 passed all tests of a peer with seed 0.
+with --race (docs/student/races.md). Without it, 30 of these 41 passed all tests of a peer with seed 0.
 
 Not included, because all 6 seeds missed it: a peer that compares the term of an AppendEntries reply in one critical
 section and counts the reply in the next.

@@ -180,7 +180,7 @@ def test_pages_have_no_dead_links(page):
         ("how do I write a hidden test", "docs/instructor/grading.md", "### Hidden tests"),
         ("how do I explain a score", "docs/instructor/README.md", "## 7. Explain a score, regrade"),
         ("how do I add a rule", "CONTRIBUTING.md", "## A rule"),
-        ("what does the sandbox allow", "docs/instructor/isolation.md", "## The walls"),
+        ("what does the sandbox allow", "docs/instructor/sandbox.md", "## What the sandbox blocks"),
         ("does it run on Windows", "README.md", "## Requirements"),
         ("what does one seed promise", "docs/student/determinism.md", "# One seed, one run"),
     ],

@@ -104,7 +104,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--no-sandbox",
         action="store_true",
-        help="grade even where peers cannot be sandboxed (docs/instructor/isolation.md)",
+        help="grade even where peers cannot be sandboxed (docs/instructor/sandbox.md)",
     )
     add("--no-walls", action="store_true", help=argparse.SUPPRESS)  # the name until this version
     add("--gradescope", type=Path, metavar="ZIP", help="write an autograder for Gradescope and exit")

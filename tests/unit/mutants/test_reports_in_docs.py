@@ -22,7 +22,7 @@ SHOWN = [
     ("docs/student/failures.md", "event-loop-match-from-own-log", "test_fail_no_agree_2b", 0),
     ("docs/student/failures.md", "channels-snap-then-old-command", "test_snapshot_overtaken_2d", 1),
     ("docs/student/kv.md", "kv-reads-as-leader", "test_one_partition_3a", 0),
-    ("docs/student/race.md", "race-start-checks-outside", "test_basic_agree_2b", 7),
+    ("docs/student/races.md", "race-start-checks-outside", "test_basic_agree_2b", 7),
 ]
 
 

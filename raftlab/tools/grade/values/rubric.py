@@ -32,7 +32,7 @@ OnRaft = Literal["own", "reference"]
 PARTS = ("2a", "2b", "2c", "2d", "3a", "3b")
 _POINTS = {"2a": 20.0, "2b": 30.0, "2c": 30.0, "2d": 20.0}
 OTHER = "other"  # the part of a test without a part in its name
-RACE = "race"  # the part of runs with preemption at any line (docs/student/race.md)
+RACE = "race"  # the part of runs with preemption at any line (docs/student/races.md)
 
 
 FUZZ = "fuzz"  # the part of random runs (docs/student/fuzz.md)
