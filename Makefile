@@ -45,8 +45,10 @@ pytest = $(BIN)/python -m pytest -q -n $(if $(filter 1,$(1)),0,$(1)) $(call opti
 .DEFAULT_GOAL := help
 .PHONY: help test parts $(PARTS) next watch race stress replay shrink timeline page live scenario fuzz hunt cluster lint clean
 
+# A line "#@ NAME" begins a group of this list.
 help: ## show this list
-	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@awk -F ':.*## ' '/^#@ / { group = "\n" substr($$0, 4) "\n" } \
+	  /^[a-z0-9-]+:.*## / { printf "%s%-13s %s\n", group, $$1, $$2; group = "" }' $(MAKEFILE_LIST)
 	@echo
 	@echo "Options, for example: make test-2b SEED=7 RAFT=path/to/raft.py"
 	@echo "  SEED=n      the seed to start from (default: a new one; failures print it)"
@@ -72,6 +74,8 @@ $(READY): pyproject.toml requirements.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
+
+#@ Run tests
 
 # A file is one worker's, and files begin in the order in which they are collected, not the one with most tests first.
 # One worker more than there are cores: tests that started a process wait for it.
@@ -104,6 +108,22 @@ race: RACE = 1
 race: $(READY) ## find data races: preempt threads at any line
 	@$(call pytest,$(WORKERS)) -o console_output_style=classic $(foreach each,$(patsubst test-%,%,$(PARTS)),$(call part,$(each)))
 
+stress: $(READY) ## run tests over many seeds: [TEST=name|part] [RUNS=n] [JOBS=n]
+	@$(BIN)/lab stress $(TEST) $(call options,$(RUN) RUNS JOBS OUT)
+
+scenario: $(READY) ## play scenarios: [FILE=x.scenario] [STEP=1]
+	@$(BIN)/lab scenario $(if $(FILE),$(call quoted,$(FILE))) $(call options,$(RUN_OF_PEER) TIMELINE) $(if $(STEP),--step)
+
+fuzz: $(READY) ## search for failing runs at random: [FOR=60s] [KEEP=1]
+	@$(BIN)/lab fuzz $(call options,$(RUN_OF_PEER) FOR RUNS JOBS OUT) $(if $(KEEP),--keep)
+
+# The name until this version.
+hunt:
+	@echo "make hunt is called make fuzz now"
+	@$(MAKE) --no-print-directory fuzz
+
+#@ Look at a run
+
 replay: $(READY) ## replay a run exactly: TEST=name SEED=n
 	@test -n "$(TEST)" -a -n "$(SEED)" || { echo "usage: make replay TEST=test_name SEED=n [RAFT=path/to/raft.py]"; exit 2; }
 	@$(BIN)/lab replay $(TEST) $(call options,$(RUN) TIMELINE)
@@ -123,22 +143,12 @@ page: $(READY) ## show a run as one HTML page: TEST=name SEED=n [OUT=file.html]
 live: $(READY) ## choose on a page what happens next: [FILE=x.scenario] [PEERS=n]
 	@$(BIN)/lab live $(if $(FILE),$(call quoted,$(FILE))) $(call options,$(RUN_OF_PEER) PEERS PORT)
 
-scenario: $(READY) ## play scenarios: [FILE=x.scenario] [STEP=1]
-	@$(BIN)/lab scenario $(if $(FILE),$(call quoted,$(FILE))) $(call options,$(RUN_OF_PEER) TIMELINE) $(if $(STEP),--step)
-
-fuzz: $(READY) ## search for failing runs at random: [FOR=60s] [KEEP=1]
-	@$(BIN)/lab fuzz $(call options,$(RUN_OF_PEER) FOR RUNS JOBS OUT) $(if $(KEEP),--keep)
-
-# The name until this version.
-hunt:
-	@echo "make hunt is called make fuzz now"
-	@$(MAKE) --no-print-directory fuzz
-
-stress: $(READY) ## run tests over many seeds: [TEST=name|part] [RUNS=n] [JOBS=n]
-	@$(BIN)/lab stress $(TEST) $(call options,$(RUN) RUNS JOBS OUT)
+#@ Run as real processes
 
 cluster: $(READY) ## run peers as three real processes, with a prompt
 	@$(BIN)/lab cluster $(call options,RAFT KV) $(if $(OUT),--data $(call quoted,$(OUT)))
+
+#@ Maintain
 
 lint: $(READY) ## run ruff and mypy --strict
 	$(BIN)/ruff check .
@@ -152,6 +162,8 @@ clean: ## remove .venv and everything built
 
 .PHONY: mutants lint-mutants soak grade handout bench
 
+#@ Work on the lab
+
 mutants: $(READY) ## measure which incorrect peers the lab catches: [RUNS=n] [JOBS=n]
 	@$(BIN)/lab mutants run $(call options,RUNS JOBS ISOLATED)
 
@@ -164,14 +176,6 @@ soak: $(READY) ## run everything over many seeds, for hours: [JOBS=n]
 	  $(BIN)/lab stress --raft $$peer --runs $$(test $$peer = raft/raft.py && echo 1000 || echo 100) \
 	    --out build/soak/$$(basename $$(dirname $$peer)) $(call options,JOBS) || exit 1; done
 
-grade: $(READY) ## grade a class in a sandbox: SUBMISSIONS=dir OUT=dir [HIDDEN=dir]
-	@test -n "$(SUBMISSIONS)" -a -n "$(OUT)" || { echo "usage: make grade SUBMISSIONS=dir OUT=dir [HIDDEN=dir] [RUBRIC=file.toml] [SOLUTION=raft.py] [KV=server.py] [JOBS=n]"; exit 2; }
-	@$(BIN)/lab grade $(call quoted,$(SUBMISSIONS)) $(call options,OUT KV JOBS) $(if $(HIDDEN),--hidden $(call quoted,$(HIDDEN))) $(if $(RUBRIC),--rubric $(call quoted,$(RUBRIC))) $(if $(SOLUTION),--solution $(call quoted,$(SOLUTION)))
-
-handout: $(READY) ## write the tree a student starts from: OUT=dir
-	@test -n "$(OUT)" || { echo "usage: make handout OUT=dir"; exit 2; }
-	@$(BIN)/lab handout $(call quoted,$(OUT))
-
 # The tool that measures mutants is checked like the packages.
 lint: lint-mutants
 lint-mutants: $(READY)
@@ -179,3 +183,13 @@ lint-mutants: $(READY)
 
 bench: $(READY) ## measure what operations cost
 	$(BIN)/python -m bench
+
+#@ Teach
+
+handout: $(READY) ## write the tree a student starts from: OUT=dir
+	@test -n "$(OUT)" || { echo "usage: make handout OUT=dir"; exit 2; }
+	@$(BIN)/lab handout $(call quoted,$(OUT))
+
+grade: $(READY) ## grade a class in a sandbox: SUBMISSIONS=dir OUT=dir [HIDDEN=dir]
+	@test -n "$(SUBMISSIONS)" -a -n "$(OUT)" || { echo "usage: make grade SUBMISSIONS=dir OUT=dir [HIDDEN=dir] [RUBRIC=file.toml] [SOLUTION=raft.py] [KV=server.py] [JOBS=n]"; exit 2; }
+	@$(BIN)/lab grade $(call quoted,$(SUBMISSIONS)) $(call options,OUT KV JOBS) $(if $(HIDDEN),--hidden $(call quoted,$(HIDDEN))) $(if $(RUBRIC),--rubric $(call quoted,$(RUBRIC))) $(if $(SOLUTION),--solution $(call quoted,$(SOLUTION)))

@@ -16,20 +16,30 @@ from raftlab.layout import ROOT
 
 # Imported only when called: `lab replay` does not need the imports of `lab stress`.
 COMMANDS = {
-    "next": "show the next milestone of your peer, and what to build for it",
-    "watch": "run the tests whenever a file is saved, and print what changed",
-    "stress": "run tests over many seeds and group the failures",
-    "replay": "replay a run exactly",
-    "shrink": "minimize a failing run",
-    "timeline": "show a run as a table with a column per peer",
-    "page": "show a run as one HTML page to step through",
-    "live": "choose on a page what happens next",
-    "scenario": "play scenarios: runs written step by step",
-    "fuzz": "search for failing runs at random",
-    "cluster": "run peers as real processes, with a prompt",
-    "mutants": "write incorrect peers, or measure which the tests catch",
-    "grade": "grade submissions in a sandbox",
-    "handout": "write the source tree that students start from",
+    "Run tests": {
+        "next": "show the next milestone of your peer, and what to build for it",
+        "watch": "run the tests whenever a file is saved, and print what changed",
+        "stress": "run tests over many seeds and group the failures",
+        "scenario": "play scenarios: runs written step by step",
+        "fuzz": "search for failing runs at random",
+    },
+    "Look at a run": {
+        "replay": "replay a run exactly",
+        "shrink": "minimize a failing run",
+        "timeline": "show a run as a table with a column per peer",
+        "page": "show a run as one HTML page to step through",
+        "live": "choose on a page what happens next",
+    },
+    "Run as real processes": {
+        "cluster": "run peers as real processes, with a prompt",
+    },
+    "Teach": {
+        "handout": "write the source tree that students start from",
+        "grade": "grade submissions in a sandbox",
+    },
+    "Work on the lab": {
+        "mutants": "write incorrect peers, or measure which the tests catch",
+    },
 }
 
 # Commands that are not in a folder of raftlab/tools with a command.py.
@@ -54,12 +64,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="lab", description="Tools around the Raft lab.")
-    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name, help_text in COMMANDS.items():
-        if _module(name) is None:
-            continue
-        subparser = subparsers.add_parser(name, help=help_text, description=f"{help_text[0].upper()}{help_text[1:]}.")
+    here = {group: {name: text for name, text in those.items() if _module(name)} for group, those in COMMANDS.items()}
+    parser = argparse.ArgumentParser(
+        prog="lab",
+        description="Tools around the Raft lab.",
+        epilog="\n\n".join(
+            "\n".join([f"{group}:", *(f"    {name:<8}  {text}" for name, text in those.items())])
+            for group, those in here.items()
+            if those
+        ),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, help="one of those below")
+    for name, text in (command for those in here.values() for command in those.items()):
+        subparser = subparsers.add_parser(name, description=f"{text[0].upper()}{text[1:]}.")
         if list(arguments[:1]) == [name]:
             importlib.import_module(str(_module(name))).add_arguments(subparser)
     args = parser.parse_args(arguments)

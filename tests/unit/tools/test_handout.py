@@ -18,7 +18,7 @@ REFERENCE = (ROOT / "raft" / "raft.py").read_text(encoding="utf-8")
 SERVICE = {name: (ROOT / "kv" / name).read_text(encoding="utf-8") for name in ("server.py", "client.py")}
 SKELETON = (ROOT / "handout" / "raft.py").read_text(encoding="utf-8")
 SERVICE_SKELETON = {name: (ROOT / "handout" / f"kv_{name}").read_text(encoding="utf-8") for name in SERVICE}
-COMMANDS = ["next", "watch", "stress", "replay", "shrink", "timeline", "page", "live", "scenario", "fuzz", "cluster"]
+COMMANDS = ["next", "watch", "stress", "scenario", "fuzz", "replay", "shrink", "timeline", "page", "live", "cluster"]
 NOT_FOR_STUDENTS = re.compile(r"\b(mutants?|grad(e|er|ing)|tests/unit|bench|hidden|handout)\b", re.IGNORECASE)
 
 
@@ -346,14 +346,14 @@ def test_makefile_has_only_working_targets(tree):
         "next",
         "watch",
         "race",
+        "stress",
+        "scenario",
+        "fuzz",
         "replay",
         "shrink",
         "timeline",
         "page",
         "live",
-        "scenario",
-        "fuzz",
-        "stress",
         "cluster",
         "lint",
         "clean",
