@@ -1,4 +1,4 @@
-"""What a fuzz run finds of the mutants: whom it is asked for, and what is said of it."""
+"""`lab mutants fuzz`: which mutants are fuzzed, and how results are recorded."""
 
 from tests.mutants.tool import fuzzing
 from tests.mutants.tool.fuzzing import Measured
@@ -9,13 +9,13 @@ LATE = Measured("a", runs=900, seconds=60.1)
 RIGHT = Measured("c", correct=True, runs=1000, seconds=60.0)
 
 
-def test_only_safety_and_durability_are_asked_for():
+def test_only_safety_and_durability_rules_are_fuzzed():
     assert fuzzing.is_asked_for("one-vote")
     assert not fuzzing.is_asked_for("rpc-budget")
     assert not fuzzing.is_asked_for("")
 
 
-def test_what_was_measured_is_noted_and_told(tmp_path):
+def test_measurements_are_recorded_and_reported(tmp_path):
     file = tmp_path / "fuzzed.json"
     fuzzing.record([FOUND], file)
     fuzzing.record([LATE], file)
@@ -34,7 +34,7 @@ def test_what_was_measured_is_noted_and_told(tmp_path):
     ]
 
 
-def test_a_mutant_is_hunted_in_processes_of_its_own(tmp_path, monkeypatch, capsys):
+def test_mutant_is_fuzzed_in_separate_processes(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     figures = tmp_path / "figures.json"
     assert lab("mutants", "fuzz", 5, "commit-minority", "--json", figures) == 0

@@ -1,8 +1,8 @@
-"""The mutants: every wrong Raft still applies to the reference and is still caught, every correct one still passes.
+"""Every mutant still applies to the reference and is still caught, and every correct peer still passes.
 
-This is the quick measurement. It begins with the test and the seed that caught a mutant last time
-(tests/mutants/caught.json, written by `lab mutants run --record`). Where that no longer catches it, because a peer, a
-test or a rule has changed, it tries a few more runs before it fails. `lab mutants run` is the whole measurement.
+This is the quick measurement. It starts with the test and the seed that last caught a mutant
+(tests/mutants/caught.json, written by `lab mutants run --record`). If that run passes, because a peer, a test or a rule
+has changed, it tries a few more runs before it fails. `lab mutants run` is the whole measurement.
 """
 
 import argparse
@@ -107,7 +107,7 @@ def test_mutant_is_caught(mutant, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("mutant", CONTROLS, ids=by_id)
-def test_control_passes(mutant, tmp_path):
+def test_correct_peer_passes(mutant, tmp_path):
     suite = measurement.suite_for(mutant, select(CONTROL_TESTS))
     first = CONTROLS.index(mutant) % len(suite)
     tests = [*suite[first:], *suite[:first]][:CONTROL_TESTS_EACH]
@@ -119,7 +119,7 @@ def test_record_names_only_what_there_is():
     assert set(CAUGHT) <= {mutant.id for mutant in WRONG}
 
 
-def test_a_mutant_that_no_longer_fits_says_so():
+def test_stale_edit_is_an_error():
     mutant = Mutant("example", "2a", "a rule", "does something", (("self.no_such_field = 1", "pass"),))
     with pytest.raises(StaleMutant) as caught:
         mutant.source()
@@ -133,14 +133,14 @@ def test_a_mutant_that_no_longer_fits_says_so():
         replace(mutant, edits=(("class Raft:\n", "class Raft\n"),)).source()
 
 
-def test_stale_mutant_is_a_result_and_no_crash(tmp_path):
+def test_stale_mutant_is_a_result(tmp_path):
     mutant = Mutant("example", "2a", "a rule", "does something", (("self.no_such_field = 1", "pass"),))
     result = measurement.judge_by_tests(mutant, [], runs=1, build=tmp_path)
     assert result.verdict == "stale"
     assert result.bad
 
 
-def test_two_hunts_give_one_result(tmp_path):
+def test_two_fuzz_runs_give_one_result(tmp_path):
     mutant = next(mutant for mutant in WRONG if mutant.id == "votedfor-not-reset")
     tests = select(["2a"])
     first, second = (measurement.judge_by_tests(mutant, tests, runs=2, build=tmp_path) for _ in range(2))
@@ -148,7 +148,7 @@ def test_two_hunts_give_one_result(tmp_path):
     assert first.verdict == "caught"
 
 
-def test_own_part_is_hunted_first():
+def test_own_part_is_run_first():
     mutant = next(mutant for mutant in WRONG if mutant.part == "2c")
     parts = [test.part for test in measurement.suite_for(mutant, select([]))]
     assert list(dict.fromkeys(parts)) == ["2c", "2a", "2b", "2d"]
@@ -157,7 +157,7 @@ def test_own_part_is_hunted_first():
     assert list(dict.fromkeys(parts)) == ["3b", "3a"]
 
 
-def test_what_a_catch_is_called():
+def test_labels_of_caught_mutants():
     named = Failure("Two leaders\nmore")
     named.rule = "one-leader"
     assert measurement.classify(outcome_of(named), "test_x_2a") == ("one-leader", "Two leaders")
@@ -177,7 +177,7 @@ def run_mutants(*args):
 
 @on_linux
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
-def test_whoever_ends_it_ends_its_workers_too(sent):
+def test_ending_the_command_ends_its_workers(sent):
     # One that takes minutes: all tests, many times over.
     command = lab_command(
         "mutants", "run", "variant-asks-once", "--runs", "1000", "--budget-seconds", "1000", "--jobs", "1"
@@ -202,7 +202,7 @@ def test_command_says_what_was_caught(tmp_path):
     assert results["variant-asks-once"]["verdict"] == "passed"
 
 
-def test_command_fails_when_one_gets_away():
+def test_exit_status_is_1_if_a_mutant_is_missed():
     done = run_mutants("run", "snap-no-compaction", "--tests", "test_initial_election_2a", "--runs", "1")
     assert done.returncode == 1
     assert "got away: snap-no-compaction" in done.stdout
@@ -243,7 +243,7 @@ def test_table_has_a_row_for_each_mutant(tmp_path):
     assert row.endswith(" | sometimes, missed |")
 
 
-def test_a_worker_that_cannot_work_is_told_and_ends_no_other_hunt(monkeypatch):
+def test_broken_worker_is_reported(monkeypatch):
     started = command.python_worker
     monkeypatch.setattr(command, "python_worker", lambda _, *rest, **where: started("raftlab.gone", *rest, **where))
     args = argparse.Namespace(tests=["2a"], runs=1, seed=0, budget_seconds=None, isolated=False, race=False)

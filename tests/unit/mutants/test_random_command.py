@@ -1,4 +1,4 @@
-"""`lab mutants random`: mutants drawn by chance, judged, kept and told."""
+"""`lab mutants random`: random mutants, and how they are tested, stored and reported."""
 
 import json
 import random
@@ -52,7 +52,7 @@ def test_a_draw_is_the_same_in_any_process():
     assert [ids(draw(12, 5))] * 2 == others
 
 
-def test_a_longer_draw_begins_with_the_shorter_and_other_seeds_draw_others():
+def test_longer_draw_extends_the_shorter():
     assert ids(draw(20, 5))[:8] == ids(draw(8, 5))
     assert set(ids(draw(20, 5))) != set(ids(draw(20, 6)))
 
@@ -63,7 +63,7 @@ def test_a_draw_is_spread():
     assert len({mutant.id for mutant in drawn}) == 40
 
 
-def test_no_two_are_one_program_and_none_is_the_reference(tiny):
+def test_random_mutants_are_distinct_programs(tiny):
     with pytest.raises(ValueError, match="N must be at most"):
         draw(1000, 0)
     changes = random_mutants.all_changes()[1]
@@ -74,7 +74,7 @@ def test_no_two_are_one_program_and_none_is_the_reference(tiny):
         draw(number + 1, 0)
 
 
-def test_an_id_says_the_same_in_every_draw():
+def test_id_is_the_same_in_every_draw():
     mutant = draw(3, 5)[2]
     assert drawn_by_id(mutant.id) == mutant
     number, _, rest = mutant.id.partition("-")
@@ -84,7 +84,7 @@ def test_an_id_says_the_same_in_every_draw():
             drawn_by_id(unknown)
 
 
-def test_one_is_written_as_a_peer_and_shown_as_a_short_diff(tmp_path):
+def test_random_mutant_is_written_and_shown(tmp_path):
     mutant = draw(1, 5)[0]
     written = mutant.write(tmp_path)
     assert written == tmp_path / mutant.id / "raft.py"
@@ -94,7 +94,7 @@ def test_one_is_written_as_a_peer_and_shown_as_a_short_diff(tmp_path):
     assert [line[1:].strip() for line in diff if line.startswith("-") and "raft.py" not in line] == [mutant.lines_were]
 
 
-def test_the_zoo_knows_one_by_its_id(capsys):
+def test_random_mutant_is_found_by_id(capsys):
     mutant = draw(1, 5)[0]
     assert lab(["mutants", "show", mutant.id]) == 0
     assert capsys.readouterr().out == mutant.diff()
@@ -138,7 +138,7 @@ def in_tmp(monkeypatch, tmp_path):
 DRAWN = ids(draw(4, 5))
 
 
-def test_everything_caught_is_success(in_tmp, capsys):
+def test_exit_status_is_0_if_all_are_caught(in_tmp, capsys):
     judged = Judged(lambda *_: "caught")
     assert random_command.mutate(options(), judged) == 0
     assert judged.shown == [("tests", id_) for id_ in DRAWN]
@@ -150,7 +150,7 @@ def test_everything_caught_is_success(in_tmp, capsys):
     assert "scenarios" in judged.args.tests
 
 
-def test_one_that_gets_away_is_shown(in_tmp, capsys):
+def test_missed_mutant_is_shown(in_tmp, capsys):
     assert random_command.mutate(options(), Judged(lambda _, id_: "escaped" if id_ == DRAWN[1] else "caught")) == 1
     out = capsys.readouterr().out
     assert f"{DRAWN[1]} got away, at last in 3 runs\nnobody has written down what it is" in out
@@ -158,7 +158,7 @@ def test_one_that_gets_away_is_shown(in_tmp, capsys):
     assert "Of those that got away: 1 not explained yet" in out
 
 
-def test_one_that_is_explained_is_no_failure(in_tmp, capsys, monkeypatch):
+def test_explained_survivor_is_not_a_failure(in_tmp, capsys, monkeypatch):
     mutant = drawn_by_id(DRAWN[1])
     notes = {(mutant.function, mutant.lines_were, mutant.lines_are): Note("same", "it is all one")}
     monkeypatch.setattr(random_command, "read_notes", lambda: notes)
@@ -168,12 +168,12 @@ def test_one_that_is_explained_is_no_failure(in_tmp, capsys, monkeypatch):
     assert "Of those that got away: 1 the same as the reference" in out
 
 
-def test_one_without_a_verdict_is_told_apart(in_tmp, capsys):
+def test_mutant_without_verdict_is_listed_apart(in_tmp, capsys):
     assert random_command.mutate(options(), Judged(lambda _, id_: "broken" if id_ == DRAWN[0] else "caught")) == 1
     assert "3 caught, 0 got away, 1 without a verdict" in capsys.readouterr().out
 
 
-def test_the_hunt_gets_what_the_tests_let_go(in_tmp, capsys):
+def test_missed_mutants_are_fuzzed(in_tmp, capsys):
     judged = Judged(lambda judge, id_: "caught" if judge == "fuzz" or id_ != DRAWN[2] else "escaped")
     assert random_command.mutate(options(), judged) == 1
     assert random_command.mutate(options("--fuzz", "7"), judged) == 0
@@ -185,7 +185,7 @@ def test_the_hunt_gets_what_the_tests_let_go(in_tmp, capsys):
 
 
 @pytest.mark.parametrize(("kind", "fuzzed"), [("same", []), ("cost", [("fuzz", DRAWN[1])])])
-def test_what_is_known_to_mean_the_same_is_not_fuzzed(in_tmp, capsys, monkeypatch, kind, fuzzed):
+def test_equivalent_change_is_not_fuzzed(in_tmp, capsys, monkeypatch, kind, fuzzed):
     mutant = drawn_by_id(DRAWN[1])
     notes = {(mutant.function, mutant.lines_were, mutant.lines_are): Note(kind, "it is all one")}
     monkeypatch.setattr(random_command, "read_notes", lambda: notes)
@@ -194,7 +194,7 @@ def test_what_is_known_to_mean_the_same_is_not_fuzzed(in_tmp, capsys, monkeypatc
     assert [each for each in judged.shown if each[0] == "fuzz"] == fuzzed
 
 
-def test_what_was_interrupted_goes_on_where_it_was(in_tmp, capsys):
+def test_interrupted_command_resumes(in_tmp, capsys):
     first = Judged(lambda *_: "caught", interrupted_after=2)
     assert random_command.mutate(options(), first) == 130
     said = capsys.readouterr()
@@ -209,14 +209,14 @@ def test_what_was_interrupted_goes_on_where_it_was(in_tmp, capsys):
     assert [result["id"] for result in json.loads((in_tmp / "all.json").read_text())] == DRAWN
 
 
-def test_other_options_are_judged_anew(in_tmp, capsys):
+def test_other_options_are_measured_again(in_tmp, capsys):
     assert random_command.mutate(options(), Judged(lambda *_: "caught")) == 0
     again = Judged(lambda *_: "caught")
     assert random_command.mutate(options("--runs", "3"), again) == 0
     assert len(again.shown) == 4
 
 
-def test_a_half_written_line_is_passed_over(tmp_path):
+def test_half_written_line_is_ignored(tmp_path):
     file = tmp_path / "kept.jsonl"
     first, second = drawn = draw(2, 5)
     kept = Kept(file, {"tests": "a key"})
@@ -229,7 +229,7 @@ def test_a_half_written_line_is_passed_over(tmp_path):
     assert Kept(file, {"fuzz": "a key"}).of(first) == {}
 
 
-def test_a_result_is_of_the_peer_whatever_its_number_is_now(tmp_path):
+def test_result_belongs_to_the_change_not_its_number(tmp_path):
     (mutant,) = draw(1, 5)
     kept = Kept(tmp_path / "kept.jsonl", {"tests": "a key"})
     kept.add({mutant.id: mutant}, "tests", Result(mutant.id, "caught"))
@@ -237,7 +237,7 @@ def test_a_result_is_of_the_peer_whatever_its_number_is_now(tmp_path):
     assert kept.of(replace(mutant, text="another")) == {}
 
 
-def test_the_key_is_of_all_that_a_verdict_depends_on(monkeypatch):
+def test_key_covers_all_inputs_of_a_verdict(monkeypatch):
     def keys(*more):
         return {
             judge: random_command._key(judge, judged)
@@ -254,7 +254,7 @@ def test_the_key_is_of_all_that_a_verdict_depends_on(monkeypatch):
     assert keys()["tests"] != before["tests"]
 
 
-def test_more_changes_than_there_are_is_refused(capsys):
+def test_more_changes_than_exist_is_refused(capsys):
     assert lab(["mutants", "random", "100000"]) == 2
     assert capsys.readouterr().err.startswith("lab mutants: N must be at most ")
 
@@ -268,14 +268,14 @@ def test_list(capsys):
 # ---- for real -----------------------------------------------------------------------------------------------------
 
 
-def test_a_change_is_judged_in_a_worker_and_caught(in_tmp, capsys, monkeypatch):
+def test_change_is_caught_in_a_worker(in_tmp, capsys, monkeypatch):
     (wrong,) = (mutant for mutant in all_drawn() if mutant.id.endswith("-get_state-is-is_not"))
     monkeypatch.setattr(random_command, "draw", lambda *_: [wrong])
     assert lab(["mutants", "random", "1", "--tests", "test_initial_election_2a", "--runs", "1"]) == 0
     assert "1 changes of raft/raft.py: 1 caught, 0 got away" in capsys.readouterr().out
 
 
-def test_a_change_is_hunted_with_runs_that_nobody_wrote(tmp_path):
+def test_change_is_found_by_random_runs(tmp_path):
     (wrong,) = (mutant for mutant in all_drawn() if mutant.id.endswith("-count_vote-gt-ge"))
     result = judge_by_fuzzing(wrong, [], budget_s=5, build=tmp_path, runs=2, first_seed=0)
     assert (result.verdict, result.by) == ("caught", "earned-leadership")
@@ -284,7 +284,7 @@ def test_a_change_is_hunted_with_runs_that_nobody_wrote(tmp_path):
     assert (result.verdict, result.tests) == ("escaped", 1)
 
 
-def test_notes_are_of_changes_that_there_are():
+def test_notes_match_existing_changes():
     known = {(mutant.function, mutant.lines_were, mutant.lines_are) for mutant in all_drawn()}
     assert set(random_command.read_notes()) - known == set()
 
@@ -294,7 +294,7 @@ def all_drawn():
     return [random_mutants._mutant(source, changes, place) for place in range(len(changes))]
 
 
-def test_a_note_says_one_of_three_things(tmp_path):
+def test_note_has_one_of_three_kinds(tmp_path):
     file = tmp_path / "survivors.toml"
     file.write_text('[[survivor]]\nin = "start"\nwas = "a"\nis = "b"\nkind = "odd"\nwhy = "it is"\n')
     with pytest.raises(ValueError, match="kind must be one of same, cost, wrong, got 'odd'"):

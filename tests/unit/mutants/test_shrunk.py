@@ -1,4 +1,4 @@
-"""What `lab mutants shrink` notes of each mutant, and what is said of it."""
+"""`lab mutants shrink`: what is recorded and reported of each mutant."""
 
 from tests.mutants.tool.shrunk import Measured, record, recorded, summary, table
 
@@ -20,7 +20,7 @@ SHORT = Measured(
 WAITS = Measured("a-waits", "test_y_2b", ending="expectation", before=200, after=190, lines=1, seconds=9.0)
 
 
-def test_what_was_measured_is_noted_beside_what_is_noted_already(tmp_path):
+def test_recording_keeps_earlier_records(tmp_path):
     file = tmp_path / "shrunk.json"
     record([SHORT], file)
     record([WAITS], file)
@@ -30,7 +30,7 @@ def test_what_was_measured_is_noted_beside_what_is_noted_already(tmp_path):
     assert (again.enough, SHORT.enough) == (False, True)
 
 
-def test_what_was_measured_is_summed_up():
+def test_summary_of_measurements():
     assert SHORT.words == "1,200 -> 120 events, 4 steps"
     assert summary([WAITS, SHORT]).splitlines()[0].startswith("1 runs that broke a rule: 1 break the same one")
     assert table([WAITS, SHORT]).splitlines()[-2:] == [

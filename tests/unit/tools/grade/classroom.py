@@ -1,9 +1,9 @@
-"""A class of 60 to try the grader on: 20 correct Rafts with trivial edits, 25 mutants, 15 hostile ones.
+"""A class of 60 submissions to test the grader: 20 correct peers with trivial edits, 25 mutants, 15 hostile ones.
 
 python tests/unit/tools/grade/classroom.py OUT, from the project's root, writes OUT/class, OUT/hidden and
-OUT/expected.json, which says what each must get: "full", "less", "nothing". Then: lab grade OUT/class
+OUT/expected.json, which has the expected score of each: "full", "less", "nothing". Then: lab grade OUT/class
 --hidden OUT/hidden --out OUT/grades.
-With a third argument, the folder of grades, it compares instead.
+With a second argument, the folder of grades, it compares the scores instead.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import hostile
 
 from tests.mutants.tool.mutants import load_mutants
 
-RIGHT, WRONG = 20, 25
+CORRECT, MUTANTS = 20, 25
 HOSTILE = (
     "endless_loop",
     "fork_bomb_unseen",
@@ -38,7 +38,7 @@ HOSTILE = (
     "patches_now_and_then",
     "leaves_daemons",
 )
-HIDDEN = '''"""Hidden tests of a course: written against make_config, as the public ones are."""
+HIDDEN = '''"""Hidden tests of a course, written like the public ones."""
 
 from labsim import time
 
@@ -77,16 +77,16 @@ def write(out: Path) -> None:
     (out / "hidden").mkdir()
     (out / "hidden" / "hidden_tests.py").write_text(HIDDEN)
     expected = {}
-    for i in range(RIGHT):
-        name = f"right{i:02}"
+    for i in range(CORRECT):
+        name = f"correct{i:02}"
         _hand_in(class_, name, f"# Handed in by student {i}.\n" + "\n" * (i % 3) + reference, form=i % 4)
         expected[name] = "full"
     mutants = [
         m for m in load_mutants() if not m.correct and not m.of_service and not m.message_edits and not m.liveness
     ]
-    for i in range(WRONG):
-        mutant = mutants[i * len(mutants) // WRONG]
-        name = f"wrong_{mutant.id}"
+    for i in range(MUTANTS):
+        mutant = mutants[i * len(mutants) // MUTANTS]
+        name = f"mutant_{mutant.id}"
         _hand_in(class_, name, mutant.source(), form=i % 4)
         expected[name] = "less"
     peers = {peer.name: peer for peer in hostile.peers(reference)}

@@ -1,7 +1,7 @@
-"""Submissions that nobody should hand in, for the grader's tests and for a class to try it on.
+"""Hostile submissions, for the grader's tests and for the class of classroom.py.
 
-Most are a peer that does nothing (`LAZY`), so that every point it gets is one it did not earn, with an attack in front.
-Those that go through `_posixsubprocess` do so because Python's own audit does not see it: there the walls must hold.
+Most are a peer that does nothing (`LAZY`) with an attack in front, so every point they get is undeserved. Some use
+`_posixsubprocess`, which Python's audit hooks do not see: there the sandbox must hold.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Failures on the student's page: which are drawn and shrunk, how, and that nothing else changes by it."""
+"""Pages and minimized runs of failures: which failures get them, and that they change no result."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def data_of(page: str) -> dict:
     return json.loads(zlib.decompress(base64.b64decode(packed)))
 
 
-def test_a_students_page_shows_what_a_failure_needs_and_links_to_its_pages(tmp_path: Path) -> None:
+def test_student_page_shows_minimized_failure(tmp_path: Path) -> None:
     assert lab(course(tmp_path, "out")) == 0
     student = tmp_path / "out" / "students" / "eve"
     report = unescape((student / "report.html").read_text())
@@ -121,7 +121,7 @@ def test_a_students_page_shows_what_a_failure_needs_and_links_to_its_pages(tmp_p
 
 
 @pytest.mark.skipif(not SOAK, reason="takes long; make soak has it")
-def test_a_grader_killed_while_it_draws_goes_on_and_ends_with_the_same_bytes(tmp_path: Path) -> None:
+def test_killed_while_making_artifacts_resumes(tmp_path: Path) -> None:
     arguments = course(tmp_path, "out")
     # Two public runs, then the first picture.
     killed = subprocess.run([sys.executable, "-c", SIGNALLED, "SIGKILL", "3", *arguments], check=False)
@@ -140,7 +140,7 @@ def failing(test: str, seed: int, *, mistake: str = "one", events: int = 100, en
     return Outcome(test=test, seed=seed, ending=ending, mistake=mistake, events=events)
 
 
-def test_each_mistake_is_shown_once_by_its_shortest_run_then_every_test() -> None:
+def test_selection_of_failures_to_show() -> None:
     def result(name: str, *runs: Outcome, **more: object) -> TestResult:
         return TestResult(graded(name, seeds=tuple(run.seed for run in runs), **more), runs)
 
@@ -172,7 +172,7 @@ def drawn(source: str, test: str, *, digest: str | None = None, runs: int = 60, 
     return worker._answer(ArtifactRequest(request, digest, True, runs, limit_s)).artifacts
 
 
-def test_a_run_that_is_too_slow_to_shrink_or_that_is_another_each_time_says_so() -> None:
+def test_slow_or_varying_failure_is_not_minimized() -> None:
     late = drawn(wrong_source(), TEST, limit_s=1e-9)
     assert (late.not_shrunk, late.recipe, late.page) == (TOO_LONG, [], f"{TEST}-7.html")
     other = drawn(wrong_source(), TEST, digest="another", runs=0)
@@ -180,23 +180,21 @@ def test_a_run_that_is_too_slow_to_shrink_or_that_is_another_each_time_says_so()
     assert other.no_page
 
 
-def test_where_hardly_anything_can_be_left_out_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_incompressible_failure_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "_EVENTS_LEFT_MAX", 0.0)
     shown = drawn(wrong_source(), TEST, runs=15)
     assert (shown.not_shrunk, shown.recipe, shown.page) == (ALL_NEEDED, [], f"{TEST}-7.html")
 
 
 @pytest.mark.skipif(not SOAK, reason="takes long; make soak has it")
-def test_shrinking_ends_after_so_many_runs_however_long_they_take() -> None:
+def test_shrinking_ends_after_a_number_of_runs() -> None:
     few, more = (drawn(wrong_source(), TEST, runs=runs) for runs in (60, 120))
     assert few.recipe and more.recipe
     assert few.events == more.events and more.events_left < few.events_left < few.events
     assert drawn(wrong_source(), TEST, runs=60) == few
 
 
-def test_a_worker_that_is_lost_costs_the_picture_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lost_worker_costs_only_the_artifacts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "raftlab.tools.grade.artifacts.artifact_worker._WORKER", "os.path"
     )  # a module that serves nobody
@@ -210,7 +208,7 @@ def test_a_worker_that_is_lost_costs_the_picture_and_nothing_else(
     store.close()
 
 
-def test_what_is_shown_is_text_whatever_stands_in_it() -> None:
+def test_artifacts_are_escaped() -> None:
     result = bad(graded("test_a_2a"))
     words = {"recipe": [HOSTILE], "timeline": HOSTILE, "no_page": HOSTILE, "not_shrunk": HOSTILE}
     files = {"page": f"{HOSTILE}.html"[:200], "shrunk_page": "a b.html", "choices": "c.choices"}
@@ -224,7 +222,7 @@ def test_what_is_shown_is_text_whatever_stands_in_it() -> None:
         assert "\u202e" not in page and "\x1b" not in page
 
 
-def test_options_that_cannot_be_are_refused(tmp_path: Path) -> None:
+def test_invalid_failure_options_are_refused(tmp_path: Path) -> None:
     for line, why in (("pages = -1", "at least 0, got -1"), ("shrink_s = 0", "at least 1, got 0")):
         (tmp_path / "rubric.toml").write_text(f"[failures]\n{line}\n")
         with pytest.raises(RubricError, match=f"failures.{line.split()[0]}: must be {why}"):

@@ -1,4 +1,4 @@
-"""Random runs in a grading: the same for everybody, told, and for free unless they have points."""
+"""Random runs in grading: the same for all submissions, and free unless they have points."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def rubric(tmp_path: Path, text: str) -> Rubric:
     return Rubric.read(path)
 
 
-def test_a_rubric_says_how_many_runs_are_drawn_and_what_they_are_worth(tmp_path: Path) -> None:
+def test_rubric_sets_fuzz_runs_and_points(tmp_path: Path) -> None:
     def fuzzed(text: str, public: Sequence[LabTest] = PUBLIC) -> list[GradedTest]:
         return [test for test in rubric(tmp_path, text).assign(public, [], "x", FUZZ_TESTS) if test.part == "fuzz"]
 
@@ -67,7 +67,7 @@ def test_a_rubric_says_how_many_runs_are_drawn_and_what_they_are_worth(tmp_path:
             rubric(tmp_path, f"[fuzz]\n{wrong}")
 
 
-def test_what_draws_runs_is_among_what_decides_about_them() -> None:
+def test_fuzz_code_is_in_the_key() -> None:
     names = {str(path.relative_to(ROOT)) for path in run_digest.graded_run_files()}
     assert {
         "raftlab/tools/generator/step_generator.py",
@@ -77,7 +77,7 @@ def test_what_draws_runs_is_among_what_decides_about_them() -> None:
     assert "raftlab/tools/fuzz/command.py" not in names
 
 
-def test_what_is_found_is_told_and_costs_what_the_rubric_says(tmp_path: Path) -> None:
+def test_fuzz_failure_costs_its_points(tmp_path: Path) -> None:
     source = Path("raft/raft.py").read_text(encoding="utf-8")
     right, wrong = tmp_path / "class" / "ann.py", tmp_path / "class" / "eve.py"
     right.parent.mkdir()

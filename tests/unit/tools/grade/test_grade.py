@@ -1,4 +1,4 @@
-"""The grader: what a run is worth, and that being killed, repeated or parallel changes nothing."""
+"""The grader: points, and that interruption, repetition and parallel jobs change no result."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def runs_of(test: GradedTest, *kinds: str) -> TestResult:
     )
 
 
-def test_points_are_for_as_many_passes_as_the_rubric_asks() -> None:
+def test_points_follow_the_pass_rate() -> None:
     assert runs_of(graded_test("t"), Ending.PASSED, Ending.PASSED).earned == 10
     assert runs_of(graded_test("t"), Ending.PASSED, Ending.RULE).earned == 0
     assert runs_of(graded_test("t", rate=0.5), Ending.PASSED, Ending.RULE).earned == 10
@@ -69,7 +69,7 @@ def test_points_are_for_as_many_passes_as_the_rubric_asks() -> None:
     assert runs_of(graded_test("t", runs=1), Ending.DIED).earned == 0
 
 
-def test_summaries_say_what_was_run() -> None:
+def test_summaries_count_runs() -> None:
     assert runs_of(graded_test("t", runs=3), Ending.PASSED, Ending.RULE).summary == "Failed 1 of 2 runs; 1 not run."
     assert runs_of(graded_test("t", runs=4), Ending.RULE).summary == "Failed 1 of 1 runs; 3 not run."
     assert runs_of(graded_test("t"), Ending.PASSED, Ending.PASSED).summary == "Passed 2 of 2 runs."
@@ -83,7 +83,7 @@ def a_result() -> Result:
     return Result("ann", "", (), (public, good, hidden))
 
 
-def test_gradescope_gets_scores_and_visibilities_and_no_hidden_text() -> None:
+def test_gradescope_gets_no_hidden_text() -> None:
     found = as_gradescope(a_result())
     assert "score" not in found  # a sum would tell what is hidden
     assert [(t["name"], t["score"], t["max_score"], t["status"], t["visibility"]) for t in found["tests"]] == [
@@ -125,7 +125,7 @@ def test_the_table_is_no_formula() -> None:
 # ---- the store ----------------------------------------------------------------------------------------------
 
 
-def test_a_line_cut_off_by_a_kill_is_no_run(tmp_path: Path) -> None:
+def test_incomplete_line_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / "ann.jsonl"
     store = Store(path, Outcome)
     store.add("code", Outcome(test="t", seed=1, ending=Ending.PASSED))
@@ -220,9 +220,7 @@ def everything_in(out: Path) -> dict[str, bytes]:
     return {name: re.sub(rb'"real_s": [\d.e-]+', b"", content) for name, content in found.items()}
 
 
-def test_results_are_the_same_again_with_one_job_and_with_two(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_results_do_not_depend_on_jobs(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     a_class(tmp_path)
     assert lab(arguments(tmp_path, "one", "--jobs", "1")) == 0
     assert lab(arguments(tmp_path, "two", "--jobs", "2")) == 0
@@ -243,7 +241,7 @@ def test_results_are_the_same_again_with_one_job_and_with_two(
     assert len(made) == 2 * 4  # three tests of 2A and the hidden one, two seeds each
 
 
-def test_a_killed_grader_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_killed_grader_resumes(tmp_path: Path) -> None:
     a_class(tmp_path)
     (tmp_path / "rubric.toml").write_text(RUBRIC.replace("runs = 2", "runs = 1").replace("pages = 1", "pages = 0"))
     arguments_ = arguments(tmp_path, "out", "--jobs", "1")
@@ -263,7 +261,7 @@ def test_a_killed_grader_goes_on_where_it_was(tmp_path: Path) -> None:
     assert everything_in(tmp_path / "out") == everything_in(tmp_path / "fresh")
 
 
-def test_ctrl_c_ends_it_at_once_and_says_how_to_go_on(tmp_path: Path) -> None:
+def test_ctrl_c_stops_and_says_how_to_resume(tmp_path: Path) -> None:
     a_class(tmp_path)
     command = [sys.executable, "-c", SIGNALLED, "SIGINT", "1", *arguments(tmp_path, "out", "--jobs", "2")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -272,7 +270,7 @@ def test_ctrl_c_ends_it_at_once_and_says_how_to_go_on(tmp_path: Path) -> None:
     assert "run the same command again to resume" in done.stdout
 
 
-def test_only_parts_that_the_rubric_gives_points_are_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_parts_with_points_are_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "hidden_tests.py").write_text(HIDDEN + HIDDEN.replace("_2b", ""))
     (tmp_path / "rubric.toml").write_text("runs = 1\n[points]\n2b = 0\n[tests.test_basic_agree_2b]\nruns = 1\n")
     (tmp_path / "raft.py").write_text("raise ValueError('a peer that is soon graded')")
@@ -287,7 +285,7 @@ def test_only_parts_that_the_rubric_gives_points_are_run(tmp_path: Path, capsys:
     assert not [name for name in row if name.endswith(("_2a", "_2c", "_2d", "_start"))]
 
 
-def test_a_hidden_failure_is_replayed_from_the_graders_page_however_it_was_handed_in(tmp_path: Path) -> None:
+def test_hidden_failure_replays_from_full_page(tmp_path: Path) -> None:
     class_, out = tmp_path / "a class", tmp_path / "the grades"
     (class_ / "bob" / "lab" / "raft").mkdir(parents=True)
     # A peer that starts nothing. Its own messages.py has a field more, which it needs.
@@ -324,7 +322,7 @@ def test_a_hidden_failure_is_replayed_from_the_graders_page_however_it_was_hande
             assert "test_hidden_start_2b" in text.replace("<wbr>", ""), path
 
 
-def test_files_of_an_earlier_hand_in_are_not_replayed(tmp_path: Path) -> None:
+def test_files_of_an_earlier_submission_are_removed(tmp_path: Path) -> None:
     two = Submission("ann", tmp_path / "ann.zip", {"raft.py": b"#", "messages.py": b"#"})
     assert write_submitted(two, tmp_path).path == tmp_path / "submitted" / "ann"
     write_submitted(replace(two, files={"raft.py": b"# new"}), tmp_path)
@@ -334,7 +332,7 @@ def test_files_of_an_earlier_hand_in_are_not_replayed(tmp_path: Path) -> None:
     assert not list((tmp_path / "submitted" / "ann").iterdir())
 
 
-def test_what_was_passed_over_and_renamed_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ignored_and_renamed_entries_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     class_ = tmp_path / "class"
     class_.mkdir()
     for name in ("ann.py", "ann.zip", "bob c.py", "notes.txt", "list.csv", ".DS_Store"):
@@ -368,7 +366,7 @@ def test_what_was_passed_over_and_renamed_is_said(tmp_path: Path, capsys: pytest
         (["--gradescope", "Makefile/a.zip"], "lab grade: Makefile: File exists\n"),
     ],
 )
-def test_what_cannot_be_graded_is_said(
+def test_wrong_arguments_are_refused(
     arguments_: list[str], says: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
@@ -376,7 +374,7 @@ def test_what_cannot_be_graded_is_said(
     assert says in capsys.readouterr().err
 
 
-def test_a_full_disk_is_said_and_costs_nothing_that_is_done(
+def test_full_disk_keeps_finished_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def full(*_: object, **__: object) -> None:
@@ -416,7 +414,7 @@ def test_a_full_disk_is_said_and_costs_nothing_that_is_done(
     ],
     ids=["async", "generator", "parametrized", "class", "fixture", "no config", "name", "skip", "helper"],
 )
-def test_no_hidden_test_is_dropped_or_passed_without_a_word(
+def test_unsuitable_hidden_test_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], source: str, says: str
 ) -> None:
     (tmp_path / "hidden.py").write_text(f"def test_a_2a(make_config): pass\n{source}")
@@ -425,9 +423,7 @@ def test_no_hidden_test_is_dropped_or_passed_without_a_word(
 
 
 @pytest.mark.parametrize("values", ["'n', [3]", "'make_config', [3]"])
-def test_a_file_with_nothing_but_a_parametrized_test_is_refused_for_that(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], values: str
-) -> None:
+def test_only_parametrized_test_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], values: str) -> None:
     name = values[1 : values.index("'", 1)]
     source = f"import pytest\n@pytest.mark.parametrize({values})\ndef test_b_2a({name}): 1/0\n"
     (tmp_path / "hidden.py").write_text(source)
@@ -435,7 +431,7 @@ def test_a_file_with_nothing_but_a_parametrized_test_is_refused_for_that(
     assert "hidden.py: test_b_2a cannot be graded: it is parametrized" in capsys.readouterr().err
 
 
-def test_hidden_files_with_names_alike_are_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_hidden_files_with_similar_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("a-b.py", "a_b.py", "other/a_b.py"):
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
@@ -446,7 +442,7 @@ def test_hidden_files_with_names_alike_are_told_apart(tmp_path: Path, capsys: py
     assert "two files of hidden tests are called a_b.py" in capsys.readouterr().err
 
 
-def test_a_submission_with_its_own_message_fields_is_graded_with_them(tmp_path: Path) -> None:
+def test_submitted_messages_are_used(tmp_path: Path) -> None:
     class_ = tmp_path / "class" / "ann"
     class_.mkdir(parents=True)
     messages = Path("raft/messages.py").read_text()
@@ -462,7 +458,7 @@ def test_a_submission_with_its_own_message_fields_is_graded_with_them(tmp_path: 
     assert not result.remarks
 
 
-def test_checks_that_a_submission_keeps_from_looking_are_remarked_on(tmp_path: Path) -> None:
+def test_undecodable_messages_are_remarked(tmp_path: Path) -> None:
     class_ = tmp_path / "class" / "bob"
     class_.mkdir(parents=True)
     renamed_package(class_, success="matches")
@@ -497,7 +493,7 @@ def graded_on_one_test(folder: Path, *, hidden: bool = False) -> Result:
 # ---- Gradescope ---------------------------------------------------------------------------------------------
 
 
-def test_the_autograder_grades_as_gradescope_would_run_it(tmp_path: Path) -> None:
+def test_autograder_grades_like_gradescope(tmp_path: Path) -> None:
     hidden = tmp_path / "hidden"
     hidden.mkdir()
     (hidden / "hidden_2b.py").write_text(HIDDEN)
@@ -532,14 +528,14 @@ def test_the_autograder_grades_as_gradescope_would_run_it(tmp_path: Path) -> Non
     assert "The autograder itself failed" in json.loads((root / "results" / "results.json").read_text())["output"]
 
 
-def test_the_same_autograder_twice_is_the_same_file(tmp_path: Path) -> None:
+def test_autograder_is_reproducible(tmp_path: Path) -> None:
     (tmp_path / "rubric.toml").write_text(ONLY_2A)
     for name in ("a.zip", "b.zip"):
         assert lab(["grade", "--gradescope", str(tmp_path / name), "--rubric", str(tmp_path / "rubric.toml")]) == 0
     assert (tmp_path / "a.zip").read_bytes() == (tmp_path / "b.zip").read_bytes()
 
 
-def test_a_rubric_with_an_empty_seed_from_notepad_makes_an_autograder_that_can_read_it(tmp_path: Path) -> None:
+def test_empty_seed_and_bom_in_autograder(tmp_path: Path) -> None:
     rubric = tmp_path / "rubric.toml"
     rubric.write_text('title = "Raft"\nseed = ""  # drawn\nruns = 2\n[points]\n2a = 30\n', encoding="utf-8-sig")
     assert lab(["grade", "--gradescope", str(tmp_path / "a.zip"), "--rubric", str(rubric)]) == 0
@@ -560,7 +556,7 @@ def test_make_grade_takes_paths_with_spaces(tmp_path: Path) -> None:
     assert [words[2], *words[4:11:2]] == [f"{tmp_path}/a {name}" for name in names]
 
 
-def test_without_hidden_tests_or_a_word_the_seeds_are_drawn_once_and_kept(tmp_path: Path) -> None:
+def test_random_seed_phrase_is_stored(tmp_path: Path) -> None:
     first = grade_command._seed_phrase(Rubric(), [], tmp_path)
     assert first == grade_command._seed_phrase(Rubric(), [], tmp_path)
     assert first != grade_command._seed_phrase(Rubric(), [], tmp_path / "other")

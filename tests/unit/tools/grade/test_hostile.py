@@ -1,4 +1,4 @@
-"""The hostile class: every attack ends with the points that were earned, a clear sentence, and no harm done."""
+"""Hostile submissions get only earned points and a clear reason, and do no harm."""
 
 from __future__ import annotations
 
@@ -135,19 +135,19 @@ def graded(tmp_path_factory: pytest.TempPathFactory) -> Graded:
 
 
 @pytest.mark.parametrize("peer", PEERS, ids=lambda peer: peer.name)
-def test_a_hostile_peer_gets_what_it_earned_and_a_clear_sentence(graded: Graded, peer: hostile.Hostile) -> None:
+def test_hostile_peer_gets_its_score_and_a_reason(graded: Graded, peer: hostile.Hostile) -> None:
     result = graded.results[peer.name]
     assert result.score == (100 if peer.earns else 0), graded.told(peer.name)
     assert peer.says in graded.told(peer.name)
     assert "The tester itself has failed" not in "".join(run.cause for test in result.tests for run in test.runs)
 
 
-def test_right_ones_before_and_after_them_get_full_marks(graded: Graded) -> None:
+def test_correct_peers_among_hostile_ones_get_full_marks(graded: Graded) -> None:
     for name in ("a_right_one", "zz_right_one"):
         assert graded.results[name].score == 100, graded.told(name)
 
 
-def test_a_wrong_one_among_them_gets_what_it_gets_alone(graded: Graded) -> None:
+def test_mutant_scores_the_same_in_a_class(graded: Graded) -> None:
     among = graded.results["wrong_one"]
     assert (graded.alone.score, among.score) == (80, 80), graded.told("wrong_one")
     assert timeless(among) == timeless(graded.alone)
@@ -160,13 +160,13 @@ def timeless(result: Result) -> list[Outcome]:
 
 
 @pytest.mark.parametrize("peer", KEEPERS, ids=lambda peer: peer.name)
-def test_what_is_not_saved_is_gone_wherever_it_was_kept(graded: Graded, peer: hostile.Hostile) -> None:
+def test_unsaved_state_is_lost_wherever_kept(graded: Graded, peer: hostile.Hostile) -> None:
     result = graded.results[peer.name]
     earned = {test.test.part: test.passed for test in result.tests}
     assert earned == {"2a": True, "2c": False, "2b": True}, graded.told(peer.name)
 
 
-def test_who_tells_its_host_what_no_peer_tells_is_marked(graded: Graded) -> None:
+def test_protocol_violation_is_flagged(graded: Graded) -> None:
     for name, what in (
         ("says_what_is_no_message", ""),
         ("says_nested_things", ""),
@@ -183,7 +183,7 @@ def test_who_tells_its_host_what_no_peer_tells_is_marked(graded: Graded) -> None
         assert f"violated the sandbox protocol: {what}" in graded.told(name)
 
 
-def test_who_ends_itself_or_never_ends_is_told_so(graded: Graded) -> None:
+def test_exit_and_endless_loop_are_explained(graded: Graded) -> None:
     assert Ending.DIED in graded.kinds("exit_zero_later")
     assert Ending.FORCED in graded.kinds("endless_loop")
     assert "used more than 1 s of processor time" in graded.told("endless_loop")
@@ -198,7 +198,7 @@ def test_an_archive_is_read_without_being_unpacked(graded: Graded) -> None:
     assert not (graded.folder / "evil.py").exists()
 
 
-def test_hidden_tests_are_nowhere_near_a_submission(graded: Graded) -> None:
+def test_submissions_cannot_find_hidden_tests(graded: Graded) -> None:
     for thief in graded.thieves:
         # Whoever finds something raises it, or prints it.
         result = graded.results[thief.name]
@@ -214,7 +214,7 @@ def test_hidden_tests_are_nowhere_near_a_submission(graded: Graded) -> None:
             assert "test_hidden_agreement_2b" not in text, path
 
 
-def test_nobodys_hidden_runs_begin_before_everybodys_public_runs_are_over(graded: Graded) -> None:
+def test_hidden_runs_start_after_all_public_runs(graded: Graded) -> None:
     under_way = [any("hidden" in test for test in at.values()) for at in graded.at if at]
     first = under_way.index(True)
     assert first > 0
@@ -222,7 +222,7 @@ def test_nobodys_hidden_runs_begin_before_everybodys_public_runs_are_over(graded
     assert {test for test in public if "hidden" not in test} == set()
 
 
-def test_nothing_outside_its_folder_was_changed(graded: Graded) -> None:
+def test_submissions_change_no_other_files(graded: Graded) -> None:
     assert (graded.victim / "keep.txt").read_text() == "still here"
     assert graded.results["vandal"].score == 100, graded.told("vandal")
     assert {path.name for path in graded.folder.iterdir()} == {"alone", "class", "hidden", "out", "victim"}
@@ -244,14 +244,14 @@ def daemons(seconds: str) -> list[bytes]:
     return [command for command in found if command == b"/bin/sleep\0%b\0" % seconds.encode()]
 
 
-def test_a_right_raft_earns_its_points_whatever_it_prints(graded: Graded) -> None:
+def test_output_costs_no_points(graded: Graded) -> None:
     (run, *_) = graded.results["prints_much"].tests[0].runs
     assert len(run.output) == Limits().output_kb << 10
     assert set(run.output) == {"x"}
     assert run.dropped > 0
 
 
-def test_the_class_of_60_to_try_the_grader_on_can_be_written(tmp_path: Path) -> None:
+def test_class_of_60_can_be_written(tmp_path: Path) -> None:
     script = Path(hostile.__file__).with_name("classroom.py")
     subprocess.run([sys.executable, script, tmp_path / "sixty"], check=True)
     assert len(load_submissions(tmp_path / "sixty" / "class", WantedFiles(Rubric().files)).submissions) == 60
@@ -323,7 +323,7 @@ def kill_after(runs: int, grader: subprocess.Popen[bytes], store: Path) -> None:
 
 
 @pytest.mark.skipif(not SOAK, reason="takes long; make soak has it")
-def test_a_killed_grader_leaves_nothing_and_goes_on(tmp_path: Path, undisturbed: dict[str, bytes]) -> None:
+def test_killed_grader_leaves_nothing_and_resumes(tmp_path: Path, undisturbed: dict[str, bytes]) -> None:
     out = tmp_path / "out"
     for after_runs in (1, 5):
         kill_after(after_runs, start_grader(tmp_path, str(out)), out / "runs")
@@ -332,7 +332,7 @@ def test_a_killed_grader_leaves_nothing_and_goes_on(tmp_path: Path, undisturbed:
 
 
 @pytest.mark.skipif(not SOAK, reason="takes long; make soak has it")
-def test_a_guest_that_is_killed_from_outside_changes_no_result(tmp_path: Path, undisturbed: dict[str, bytes]) -> None:
+def test_killed_peer_process_changes_no_result(tmp_path: Path, undisturbed: dict[str, bytes]) -> None:
     out = tmp_path / "out"
     grader = start_grader(tmp_path, str(out))
     killed = 0
@@ -349,7 +349,7 @@ def test_a_guest_that_is_killed_from_outside_changes_no_result(tmp_path: Path, u
     assert results_in(out) == undisturbed
 
 
-def test_a_worker_that_is_killed_while_it_starts_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_killed_at_start_is_restarted(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[Launch] = []
 
     def killed_at_first(*args: Any, **keywords: Any) -> Launch:
@@ -380,7 +380,7 @@ def test_a_worker_that_is_killed_while_it_starts_is_started_again(monkeypatch: p
         ("syscall_filter", "libseccomp cannot be used here, so submissions could speak to each other"),
     ],
 )
-def test_without_walls_nobody_is_graded_unless_told_to(
+def test_missing_sandbox_is_refused_by_default(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -397,7 +397,7 @@ def test_without_walls_nobody_is_graded_unless_told_to(
     assert f"No sandbox: {told}" in " ".join(capsys.readouterr().out.split())
 
 
-def test_elsewhere_than_on_linux_the_words_are_clear(
+def test_refuses_other_systems_than_linux(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delattr(os, "pidfd_open")

@@ -1,4 +1,4 @@
-"""The pages of `lab grade`: nothing hostile gets through, nothing hidden gets out, and a browser shows them."""
+"""The pages of `lab grade`: safe against hostile text, silent about hidden tests, and rendered by a browser."""
 
 import dataclasses
 import hashlib
@@ -176,11 +176,11 @@ class Reader(HTMLParser):
         ("e\u0301 z" + "\u0336" * 50 + "!", "e\u0301 z" + "\u0336" * 4 + "!"),
     ],
 )
-def test_what_is_unseen_is_shown(text, shown):
+def test_invisible_characters_are_made_visible(text, shown):
     assert visible(text) == shown
 
 
-def test_text_is_escaped_wherever_it_is_put_and_markup_is_not_escaped_twice():
+def test_text_is_escaped_once():
     inner = el("b", "<i> & 'x'", title='"')
     assert inner == '<b title="&quot;">&lt;i&gt; &amp; &#x27;x&#x27;</b>'
     assert el("td", inner) == f"<td>{inner}</td>"
@@ -199,7 +199,7 @@ def test_text_is_escaped_wherever_it_is_put_and_markup_is_not_escaped_twice():
         ("\ud800.html", "./%3F.html"),
     ],
 )
-def test_a_link_to_a_submission_stays_beside_the_overview(path, link):
+def test_links_stay_relative(path, link):
     assert local_link(path) == link
 
 
@@ -213,7 +213,7 @@ def test_nothing_in_a_submission_becomes_markup():
         assert "&lt;script&gt;" in page
 
 
-def test_a_page_may_load_nothing_and_the_student_s_may_run_nothing():
+def test_pages_forbid_loading_and_scripts():
     student, full = pages_of(hostile())
     overview = class_page([], "Raft", page_of=lambda result: "")
     for page in (student, full, overview):
@@ -223,13 +223,13 @@ def test_a_page_may_load_nothing_and_the_student_s_may_run_nothing():
     assert "script-src 'sha256-" in overview
 
 
-def test_a_command_that_a_report_smuggles_in_is_not_offered_for_copying():
+def test_smuggled_command_is_not_copyable():
     test = graded("test_a_2a", seeds=(7,))
     page = submission_page(submission("eve", bad(test, report="oh\n  replay    rm -rf ~")), "Raft", full=True)
     assert "copy" not in Reader(page).texts
 
 
-def test_the_grader_s_command_can_be_copied_and_is_not_told_twice():
+def test_replay_command_is_shown_once():
     test = graded("test_a_2a", seeds=(7,))
     command = "lab replay test_a_2a --seed 7 --file hidden/test_x.py --raft 'ada (2)/raft.py'"
     with_it = bad(test, report=f"oh\n\n  replay    {command}", replay=command)
@@ -238,7 +238,7 @@ def test_the_grader_s_command_can_be_copied_and_is_not_told_twice():
     assert page.count("--seed 7") == 1
 
 
-def test_the_grader_reads_what_was_handed_in_and_what_was_passed_over():
+def test_overview_lists_renamed_and_ignored():
     test = graded("test_a_2a")
     plain, other = (dataclasses.replace(submission(name, good(test)), file="ann.zip") for name in ("ann", "ann_2"))
     told = {"ignored": {"<b>.txt": "no archive"}, "provenance": {"Lab": "<i>raftlab"}}
@@ -278,7 +278,7 @@ def leaks(page):
 @pytest.mark.parametrize("ending", [Ending.RULE, Ending.MISBEHAVED, Ending.UNLOADABLE, Ending.FORCED, Ending.DIED])
 @pytest.mark.parametrize("visibility", ["visible", "hidden", "after_due_date", "after_published"])
 @pytest.mark.parametrize("show", ["everything", "names", "nothing"])
-def test_the_student_is_told_of_a_hidden_test_what_the_rubric_says(show, visibility, ending):
+def test_student_page_hides_hidden_tests(show, visibility, ending):
     result = with_secret(show, visibility, ending=ending)
     page = submission_page(result, "Raft", full=False)
     read = Reader(page)
@@ -303,13 +303,13 @@ def test_the_student_is_told_of_a_hidden_test_what_the_rubric_says(show, visibil
 
 
 @pytest.mark.parametrize("show", ["names", "nothing"])
-def test_why_a_hidden_test_was_not_run_is_not_told(show):
+def test_reason_of_a_hidden_test_not_run_is_hidden(show):
     page = submission_page(with_secret(show, "visible", not_run="SECRETREASON"), "Raft", full=False)
     assert "SECRET" not in page
     assert "SECRETREASON" in submission_page(with_secret(show, "visible", not_run="SECRETREASON"), "Raft", full=True)
 
 
-def test_the_grader_is_told_everything():
+def test_full_page_shows_everything():
     page = submission_page(with_secret("nothing", "after_published"), "Raft", full=True)
     words = ("DIGEST", "OUTPUT", "REPLAY", "REPORT", "RULE", "SAID", "WHERE")
     assert leaks(page) == sorted([*(f"SECRET{word}" for word in words), *map(str, SEEDS), "secretname"])
@@ -321,7 +321,7 @@ def test_the_grader_is_told_everything():
 # ---- one submission ------------------------------------------------------------------------------------------
 
 
-def test_points_of_parts_and_tests_add_up_to_the_score():
+def test_points_add_up_to_the_score():
     ben = some()[1]
     for page in pages_of(ben):
         read = Reader(page)
@@ -336,7 +336,7 @@ def test_points_of_parts_and_tests_add_up_to_the_score():
         assert [row[1] for row in tests] == ["✓ passed", "✗ failed", "✓ passed"]
 
 
-def test_runs_with_one_cause_are_explained_once_and_one_explanation_stands_open():
+def test_each_cause_is_explained_once():
     first, second = graded("test_a_2a", seeds=(1, 2, 3, 4)), graded("test_b_2a", seeds=(5, 6))
     mixed = Scored(
         first, tuple(failed(first.name, seed, cause="CAUSE-ODD" if seed % 2 else "CAUSE-EVEN") for seed in first.seeds)
@@ -352,7 +352,7 @@ def test_runs_with_one_cause_are_explained_once_and_one_explanation_stands_open(
     assert page.count("in 2 runs") == 2 and page.count("in one run") == 2
 
 
-def test_one_mistake_in_many_tests_is_one_row_with_links_to_all_of_them():
+def test_one_cause_in_many_tests_is_one_row():
     tests = [graded(f"test_{letter}_2a") for letter in "abc"]
     other = graded("test_d_2a")
     same = {"mistake": "expectation | no leader", "rule": "", "headline": "no leader for 5 s"}
@@ -367,7 +367,7 @@ def test_one_mistake_in_many_tests_is_one_row_with_links_to_all_of_them():
     assert page.count("explained above") == 2
 
 
-def test_failures_that_the_rubric_forgives_are_told_but_stand_closed():
+def test_allowed_failures_are_collapsed():
     test = graded("test_a_2a", pass_rate=0.6)
     result = Scored(test, (passed(test.name, 1), failed(test.name, 2), passed(test.name, 3)))
     read = Reader(submission_page(submission("ada", result), "Raft", full=False))
@@ -375,7 +375,7 @@ def test_failures_that_the_rubric_forgives_are_told_but_stand_closed():
     assert read.texts["figure"] == ["10"]
 
 
-def test_a_submission_that_could_not_be_run_says_so_first():
+def test_unrunnable_submission_says_so_first():
     tests = [Scored(graded("test_a_2a"), (), "nothing could be run")]
     dan = submission("dan", *tests, problem="There is no raft.py.", remarks=["Found instead: raft.txt"])
     for page in (*pages_of(dan), *pages_of(submission("dan", problem="There is no raft.py."))):
@@ -385,7 +385,7 @@ def test_a_submission_that_could_not_be_run_says_so_first():
     assert "– not run" in pages_of(dan)[0] and "Found instead: raft.txt" in pages_of(dan)[0]
 
 
-def test_what_it_printed_is_told_and_how_much_was_too_much():
+def test_output_and_its_cut_are_shown():
     result = submission("eve", bad(graded("test_a_2a"), output="debug: here\n", dropped=12345))
     page = submission_page(result, "Raft", full=False)
     assert ">Output<" in page and "debug: here" in page
@@ -424,7 +424,7 @@ def test_the_figures_of_a_class_add_up():
     assert 'href="./ada.html"' in page
 
 
-def test_what_a_submission_did_wrong_besides_is_flagged():
+def test_overview_flags():
     test = graded("test_a_2a")
     flags = {
         Ending.MISBEHAVED: "violated the sandbox protocol",
@@ -439,7 +439,7 @@ def test_what_a_submission_did_wrong_besides_is_flagged():
         assert flag in row[5] and "remarks" in row[5]
 
 
-def test_what_fails_equally_often_stands_in_one_order_whoever_was_graded_first():
+def test_ties_are_sorted_by_name():
     a, b = graded("test_a_2a"), graded("test_b_2a")
     results = [
         submission("ada", good(a), bad(b, rule="rule-b", cause="")),
@@ -451,7 +451,7 @@ def test_what_fails_equally_often_stands_in_one_order_whoever_was_graded_first()
         assert names == ["test_a_2a", "test_b_2a", "rule-a", "rule-b"]
 
 
-def test_a_class_of_nobody_and_one_of_which_nothing_is_worth_anything():
+def test_empty_class_and_class_without_points():
     page, _ = overview([])
     assert "There are no submissions." in page
     page, read = overview([submission("ada", good(graded("test_a_2a", 0.0)))])
@@ -460,7 +460,7 @@ def test_a_class_of_nobody_and_one_of_which_nothing_is_worth_anything():
     assert read.texts["figures"].count("1") == 2  # one submission, with full marks
 
 
-def test_300_submissions_with_long_names_stay_one_table_of_300_rows():
+def test_table_of_300_long_names():
     tests = [graded(f"test_number_{number}_2{'abcd'[number % 4]}") for number in range(47)]
     results = [
         submission(
@@ -475,7 +475,7 @@ def test_300_submissions_with_long_names_stay_one_table_of_300_rows():
     assert len(page) < 400_000
 
 
-def test_equal_results_give_equal_bytes_whatever_time_they_took():
+def test_pages_do_not_depend_on_times():
     quick = some()[1]
     tests = [
         Scored(test.test, tuple(msgspec.structs.replace(run, real_s=9.0) for run in test.runs)) for test in quick.tests
@@ -528,7 +528,7 @@ def names_in_order(dom):
 
 
 @in_a_browser
-def test_a_browser_sorts_the_class_when_it_is_asked_to(tmp_path):
+def test_browser_sorts_by_url_fragment(tmp_path):
     page, _ = overview(some())
     dom = browse(tmp_path, page, "--dump-dom", fragment="#sort=failed")
     assert names_in_order(dom) == ["cyd", "ben", "ada", "dan"]
@@ -536,7 +536,7 @@ def test_a_browser_sorts_the_class_when_it_is_asked_to(tmp_path):
 
 
 @in_a_browser
-def test_a_click_on_a_header_sorts_and_a_second_one_turns_it_round_on_a_telephone_too(tmp_path):
+def test_header_clicks_sort_on_phones_too(tmp_path):
     page, _ = overview([*some(), hostile()])
     order = "[...document.querySelectorAll('.class tbody bdi')].map(e => e.textContent.slice(0, 3)).join()"
     clicks = f"""<script>
@@ -551,7 +551,7 @@ def test_a_click_on_a_header_sorts_and_a_second_one_turns_it_round_on_a_telephon
 
 
 @in_a_browser
-def test_a_browser_paints_a_hostile_submission_and_complains_of_nothing(tmp_path):
+def test_browser_renders_hostile_page(tmp_path):
     page = submission_page(hostile(), "Raft", full=True)
     shot = tmp_path / "shot.png"
     browse(tmp_path, page, f"--screenshot={shot}", size="600,800")

@@ -1,4 +1,4 @@
-"""Runs with --race in a grading: made where the rubric says so, told, and for free unless they have points."""
+"""Runs with --race in grading: as the rubric says, and free unless they have points."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def rubric(tmp_path: Path, text: str) -> Rubric:
     return Rubric.read(path)
 
 
-def test_a_rubric_says_of_which_tests_runs_with_races_are_made_and_what_they_are_worth(tmp_path: Path) -> None:
+def test_rubric_sets_race_tests_and_points(tmp_path: Path) -> None:
     def races(text: str) -> list[GradedTest]:
         return [test for test in rubric(tmp_path, text).assign(PUBLIC, [], "x") if test.race]
 
@@ -56,7 +56,7 @@ def test_a_rubric_says_of_which_tests_runs_with_races_are_made_and_what_they_are
             rubric(tmp_path, f"[race]\n{wrong}")
 
 
-def test_a_race_is_told_and_costs_what_the_rubric_says(tmp_path: Path) -> None:
+def test_race_is_reported_and_costs_its_points(tmp_path: Path) -> None:
     source = Path("raft/raft.py").read_text(encoding="utf-8")
     assert source.count(LOCKED) == 1
     (tmp_path / "ann.py").write_text(source.replace(LOCKED, LOCKED.replace("with self.mu", "if True")))

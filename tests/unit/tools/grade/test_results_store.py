@@ -1,4 +1,4 @@
-"""What OUT keeps: one submission graded again leaves the rest of the class, and how everything came about is told."""
+"""The results store: grading one submission again keeps the rest of the class; provenance."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def course(tmp_path: Path) -> Course:
     return Course(tmp_path)
 
 
-def test_one_submission_graded_again_keeps_the_class(course: Course, capsys: pytest.CaptureFixture[str]) -> None:
+def test_grading_one_again_keeps_the_class(course: Course, capsys: pytest.CaptureFixture[str]) -> None:
     assert course.grade() == 0
     assert course.scores == {"ann": "0", "bob": "0", "zoe": "0"}
     course.hand_in("bob.py", REFERENCE)
@@ -75,9 +75,7 @@ def test_one_submission_graded_again_keeps_the_class(course: Course, capsys: pyt
     assert (course.out / "scores.csv").read_bytes() == before
 
 
-def test_who_is_no_longer_in_the_folder_is_no_longer_in_the_class(
-    course: Course, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_removed_submission_leaves_the_class(course: Course, capsys: pytest.CaptureFixture[str]) -> None:
     assert course.grade() == 0
     (course.class_ / "zoe.py").unlink()
     capsys.readouterr()
@@ -93,7 +91,7 @@ def test_who_is_no_longer_in_the_folder_is_no_longer_in_the_class(
 
 
 @pytest.mark.parametrize("changed", ["the rubric", "the hidden tests", "the seeds"])
-def test_results_of_another_exam_are_in_no_table_with_these(
+def test_results_of_another_assignment_are_not_mixed(
     course: Course, capsys: pytest.CaptureFixture[str], changed: str
 ) -> None:
     if changed == "the seeds":
@@ -118,14 +116,14 @@ def test_results_of_another_exam_are_in_no_table_with_these(
     assert list(course.scores) == ["ann", "bob", "zoe"]
 
 
-def test_another_title_is_no_other_exam(course: Course) -> None:
+def test_another_title_keeps_the_assignment(course: Course) -> None:
     assert course.grade() == 0
     course.rubric.write_text(f"title = 'Raft, again'\n{RUBRIC}")
     assert course.grade(course.class_ / "ann.py") == 0
 
 
 @pytest.mark.parametrize("content", ["{", '{"version": 0}', None])
-def test_a_result_that_cannot_be_read_is_said_and_made_anew(
+def test_unreadable_result_is_graded_again(
     course: Course, capsys: pytest.CaptureFixture[str], content: str | None
 ) -> None:
     assert course.grade() == 0
@@ -139,7 +137,7 @@ def test_a_result_that_cannot_be_read_is_said_and_made_anew(
     assert course.grade(course.class_ / "ann.py") == 0
 
 
-def test_a_table_without_kept_results_is_not_overwritten(course: Course, capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_without_results_is_not_overwritten(course: Course, capsys: pytest.CaptureFixture[str]) -> None:
     course.out.mkdir()
     (course.out / "scores.csv").write_text("submission,score\nzoe,100\n")
     assert course.grade(course.class_ / "ann.py") == 2
@@ -147,7 +145,7 @@ def test_a_table_without_kept_results_is_not_overwritten(course: Course, capsys:
     assert course.scores == {"zoe": "100"}
 
 
-def test_one_of_two_that_are_called_alike_keeps_its_name(course: Course, capsys: pytest.CaptureFixture[str]) -> None:
+def test_renamed_submission_keeps_its_name(course: Course, capsys: pytest.CaptureFixture[str]) -> None:
     course.hand_in("ann.zip", "no archive")
     assert course.grade() == 0
     assert list(course.scores) == ["ann", "ann_2", "bob", "zoe"]
@@ -162,7 +160,7 @@ def test_one_of_two_that_are_called_alike_keeps_its_name(course: Course, capsys:
     assert "  ann replaces ann.py, which was graded as ann\n" in capsys.readouterr().out
 
 
-def test_two_graders_do_not_write_into_one_folder(course: Course, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_one_grader_uses_a_folder(course: Course, capsys: pytest.CaptureFixture[str]) -> None:
     course.out.mkdir()
     with (course.out / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -170,7 +168,7 @@ def test_two_graders_do_not_write_into_one_folder(course: Course, capsys: pytest
     assert f"another lab grade is writing to {course.out}; wait until it ends" in capsys.readouterr().err
 
 
-def test_how_the_results_came_about_is_kept(course: Course) -> None:
+def test_provenance_is_stored(course: Course) -> None:
     (course.class_ / "notes.txt").touch()
     assert course.grade() == 0
     assert course.grade(course.class_ / "ann.py") == 0

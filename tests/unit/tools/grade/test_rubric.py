@@ -1,4 +1,4 @@
-"""The rubric: points and seeds for each test, and what is refused."""
+"""The rubric: points and seeds of each test, and errors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_part_s_points_are_shared_by_weight() -> None:
     assert [test.hidden for test in tests] == [False, False, True]
 
 
-def test_what_the_points_do_not_name_is_not_asked() -> None:
+def test_parts_without_points_are_not_graded() -> None:
     own = Rubric(points={"2a": 30}, tests={"test_z_2c": PerTest(points=5)})
     tests = own.assign(lab_tests("test_x_2a", "test_y_2b"), lab_tests("test_z_2c", "test_other"), "p")
     assert [(test.name, test.points) for test in tests] == [("test_x_2a", 30), ("test_z_2c", 5)]
@@ -47,14 +47,14 @@ def test_weights_and_points_of_single_tests(tmp_path: Path) -> None:
     assert [round(test.points, 3) for test in tests] == [5, 20, 10]
 
 
-def test_seeds_are_the_same_for_everybody_and_differ_by_test_and_phrase() -> None:
+def test_seeds_differ_by_test_and_phrase() -> None:
     one = Rubric(runs=3).assign(lab_tests("test_x_2a", "test_y_2a"), [], "phrase")
     assert one == Rubric(runs=3).assign(lab_tests("test_x_2a", "test_y_2a"), [], "phrase")
     assert len({*one[0].seeds, *one[1].seeds, *seeds("other", "test_x_2a", 3)}) == 9
     assert seeds("phrase", "test_x_2a", 5)[:3] == one[0].seeds  # more runs keep the earlier ones
 
 
-def test_seeds_come_from_the_hidden_tests_unless_the_rubric_has_a_word(tmp_path: Path) -> None:
+def test_seeds_derive_from_hidden_tests_or_rubric(tmp_path: Path) -> None:
     file = tmp_path / "h.py"
     file.write_text("# one\n")
     hidden = [LabTest("test_h_2a", file, LabTestKind.PEER, lambda make_config: None)]
@@ -97,14 +97,14 @@ def test_a_pass_rate_allows_failures() -> None:
         ("[tests.test_x_2a]\nweight = -1", "tests.test_x_2a.weight: must be 0 or more, got -1"),
     ],
 )
-def test_a_wrong_rubric_is_refused_with_the_place(tmp_path: Path, text: str, says: str) -> None:
+def test_invalid_rubric_names_the_key(tmp_path: Path, text: str, says: str) -> None:
     with pytest.raises(RubricError) as refused:
         read(tmp_path, text)
     assert says in str(refused.value)
     assert "rubric.toml" in str(refused.value)
 
 
-def test_a_rubric_that_names_no_test_is_refused() -> None:
+def test_rubric_with_unknown_test_is_refused() -> None:
     names = ("test_basic_agree_2b", "test_fail_agree_2b", "test_many_elections_2a")
     parts = {"2a": 10.0, "2b": 10.0}
 
@@ -125,7 +125,7 @@ def test_a_rubric_that_names_no_test_is_refused() -> None:
 @pytest.mark.parametrize(
     "table", [{"weight": 3.0}, {"runs": 10}, {"visibility": "hidden"}], ids=lambda t: next(iter(t))
 )
-def test_a_table_for_a_test_that_is_not_graded_is_refused(table: dict[str, Any]) -> None:
+def test_table_for_an_ungraded_test_is_refused(table: dict[str, Any]) -> None:
     rubric = Rubric(points={"2a": 30}, tests={"test_y_2b": PerTest(**table)})
     with pytest.raises(RubricError) as error:
         rubric.assign(lab_tests("test_x_2a", "test_y_2b"), [], "p")

@@ -1,4 +1,4 @@
-"""Parts 3A and 3B, graded: what is taken of a submission, on whose Raft it runs, and what it earns."""
+"""Grading of parts 3A and 3B: the files of a submission, the Raft it runs on, and its points."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def taken(folder: Path, wanted: WantedFiles) -> Submission:
 # ---- what is taken -------------------------------------------------------------------------------------------------
 
 
-def test_a_service_is_taken_from_its_folder_and_no_other_server_of_the_lab(tmp_path: Path) -> None:
+def test_service_is_read_from_its_folder(tmp_path: Path) -> None:
     hand_in(tmp_path, raft__raft="# raft", raft__messages="# its", labrpc__server="# the lab's", kv__helper="# mine")
     found = taken(tmp_path, WITH_SERVICE)
     assert sorted(found.files) == ["kv/client.py", "kv/messages.py", "kv/server.py", "messages.py", "raft.py"]
@@ -63,14 +63,14 @@ def test_a_service_is_taken_from_its_folder_and_no_other_server_of_the_lab(tmp_p
     assert found.remarks == ("Ignored beside server.py: helper.py. Only server.py, client.py, messages.py are used.",)
 
 
-def test_a_class_may_hand_in_the_service_alone_if_the_raft_is_the_course_s(tmp_path: Path) -> None:
+def test_service_alone_with_reference_raft(tmp_path: Path) -> None:
     hand_in(tmp_path)
     assert sorted(taken(tmp_path, ON_REFERENCE).files) == sorted(SOURCES)
     assert taken(tmp_path, WITH_SERVICE).problem.startswith("The submission has no raft.py; it has kv/client.py, ")
     assert sorted(taken(tmp_path / "kv", ON_REFERENCE).files) == sorted(SOURCES)  # its files, without the folder
 
 
-def test_neither_is_a_problem(tmp_path: Path) -> None:
+def test_submission_without_raft_or_service_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "notes.py").touch()
     assert (
         taken(tmp_path, ON_REFERENCE).problem == "The submission has neither kv/server.py nor raft.py; it has notes.py."
@@ -89,14 +89,14 @@ def test_neither_is_a_problem(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_not_run_is_said(tmp_path: Path, files: dict[str, None], wanted: WantedFiles, remark: str) -> None:
+def test_remark_says_what_is_not_run(tmp_path: Path, files: dict[str, None], wanted: WantedFiles, remark: str) -> None:
     found = taken(hand_in(tmp_path, raft__raft="# raft", **files), wanted)
     assert found.problem == ""
     assert found.remarks == (remark,)
     assert SERVER not in found.files
 
 
-def test_one_messages_file_for_both_is_remarked(tmp_path: Path) -> None:
+def test_shared_messages_file_is_remarked(tmp_path: Path) -> None:
     for name in ("raft.py", "messages.py", "server.py", "client.py"):
         (tmp_path / name).write_text("# all in one folder")
     assert taken(tmp_path, WITH_SERVICE).remarks == (
@@ -133,7 +133,7 @@ def graded(folder: Path, submissions: dict[str, Path], *, raft: str = "own") -> 
 
 
 @pytest.mark.skipif(bool(missing_sandbox()), reason=missing_sandbox())
-def test_a_service_earns_its_part_and_costs_no_other(tmp_path: Path) -> None:
+def test_service_earns_only_its_part(tmp_path: Path) -> None:
     raft = RAFT.read_text(encoding="utf-8")
     messages = (ROOT / "raft" / "messages.py").read_text(encoding="utf-8")
     alone = SOURCES["kv/client.py"].replace("        return str(self._ask(", "        return '' and str(self._ask(")
@@ -156,7 +156,7 @@ def test_a_service_earns_its_part_and_costs_no_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(bool(missing_sandbox()), reason=missing_sandbox())
-def test_on_the_course_s_raft_a_wrong_raft_costs_a_service_nothing(tmp_path: Path) -> None:
+def test_reference_raft_isolates_service_points(tmp_path: Path) -> None:
     wrong = hand_in(tmp_path / "wrong", raft__raft="raise ValueError")
     results = graded(tmp_path, {"alone": hand_in(tmp_path / "alone"), "wrong": wrong}, raft="reference")
     assert [earned for earned, _ in results["alone"].parts.values()] == [0, 20]
@@ -167,15 +167,13 @@ def test_on_the_course_s_raft_a_wrong_raft_costs_a_service_nothing(tmp_path: Pat
     assert "Services ran on the course's raft.py." in results["alone"].remarks[-1]
 
 
-def test_no_reference_is_said(tmp_path: Path) -> None:
+def test_missing_reference_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(RubricError, match=r'raft = "reference" needs a raft.py to run services on, but '):
         reference_files(tmp_path / "raft.py")
 
 
 @pytest.mark.parametrize("with_reference", [False, True])
-def test_gradescope_gets_the_peer_that_services_run_on_and_nothing_else_of_a_solution(
-    tmp_path: Path, with_reference: bool
-) -> None:
+def test_autograder_has_only_the_reference_peer(tmp_path: Path, with_reference: bool) -> None:
     reference = reference_files(RAFT) if with_reference else {}
     gradescope.pack(tmp_path / "a.zip", None, Rubric(), [], seeds_from="words", reference=reference)
     with zipfile.ZipFile(tmp_path / "a.zip") as archive:

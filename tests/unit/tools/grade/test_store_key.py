@@ -1,4 +1,4 @@
-"""What makes the grader run a class again: a change of what makes its runs, and of nothing else."""
+"""Cached runs become invalid when the code that makes runs changes, and only then."""
 
 import subprocess
 import sys
@@ -61,7 +61,7 @@ def key_if(changed, monkeypatch):
         return Assignment((), {}, Limits()).lab_code
 
 
-def test_any_file_that_has_a_part_in_a_graded_run_is_in_the_key(monkeypatch):
+def test_key_covers_all_imported_files(monkeypatch):
     now = Assignment((), {}, Limits()).lab_code
     imported = really_imported()
     assert sorted(str(path) for path in imported if key_if(path, monkeypatch) == now) == []
@@ -70,13 +70,13 @@ def test_any_file_that_has_a_part_in_a_graded_run_is_in_the_key(monkeypatch):
     assert {path for path in graded_run_files() if tools in path.parents} <= imported
 
 
-def test_no_graded_run_imports_what_loads_a_peer_into_its_process():
+def test_graded_runs_do_not_import_the_in_process_loader():
     assert {ROOT / "raftlab/harness" / name for name in ("loader.py", "in_process.py", "program.py")}.isdisjoint(
         really_imported()
     )
 
 
-def test_what_only_looks_at_results_is_not_in_the_key(monkeypatch):
+def test_display_code_is_not_in_the_key(monkeypatch):
     now = Assignment((), {}, Limits()).lab_code
     inside = set(graded_run_files())
     tools = ROOT / layout.TOOLS
@@ -89,7 +89,7 @@ def test_what_only_looks_at_results_is_not_in_the_key(monkeypatch):
 
 
 @pytest.mark.skipif(bool(missing_sandbox()), reason=missing_sandbox())
-def test_another_page_style_keeps_what_was_graded_and_another_lab_does_not(tmp_path):
+def test_cache_depends_on_lab_not_on_style(tmp_path):
     project = a_copy(tmp_path)
     (tmp_path / "raft.py").write_text("raise ValueError('a peer that is soon graded')")
     (tmp_path / "rubric.toml").write_text("runs = 1\n[points]\n2a = 1\n")

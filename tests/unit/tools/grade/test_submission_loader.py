@@ -1,4 +1,4 @@
-"""What is handed in: folders, archives and single files, and what is taken of them."""
+"""Submissions: folders, archives and single files, and which files of them are graded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REFERENCE = Path("raft/raft.py")
 FILES = WantedFiles(("raft.py", "messages.py"))
 
 
-def test_folder_archive_and_single_file_are_the_same_submission(tmp_path: Path) -> None:
+def test_folder_archive_and_file_are_equivalent(tmp_path: Path) -> None:
     source = REFERENCE.read_bytes()
     (tmp_path / "ann").mkdir()
     (tmp_path / "ann" / "raft.py").write_bytes(source)
@@ -36,7 +36,7 @@ def test_folder_archive_and_single_file_are_the_same_submission(tmp_path: Path) 
     assert len({s.digest for s in found}) == 1
 
 
-def test_messages_beside_raft_are_taken_and_nothing_else(tmp_path: Path) -> None:
+def test_only_messages_beside_raft_is_read(tmp_path: Path) -> None:
     folder = tmp_path / "ann" / "raft"
     folder.mkdir(parents=True)
     for name in ("raft.py", "messages.py", "persister.py", "conftest.py"):
@@ -46,7 +46,7 @@ def test_messages_beside_raft_are_taken_and_nothing_else(tmp_path: Path) -> None
     assert found.files == {"raft.py": b"# raft.py", "messages.py": b"# messages.py"}
 
 
-def test_one_submission_may_be_named_itself(tmp_path: Path) -> None:
+def test_single_submission_is_accepted(tmp_path: Path) -> None:
     folder = tmp_path / "ann"
     folder.mkdir()
     (folder / "raft.py").write_text("#")
@@ -57,13 +57,13 @@ def test_one_submission_may_be_named_itself(tmp_path: Path) -> None:
     assert found.problem == "The submission has no raft.py; it has draft.py."
 
 
-def test_names_are_made_safe_and_unique(tmp_path: Path) -> None:
+def test_names_are_safe_and_unique(tmp_path: Path) -> None:
     for name in ("a b.py", "a_b.py", "-=x;.py"):
         (tmp_path / name).write_text("#")
     assert [s.name for s in load_submissions(tmp_path, FILES).submissions] == ["-_x", "a_b", "a_b_2"]
 
 
-def test_a_name_of_any_bytes_can_be_written_down(tmp_path: Path) -> None:
+def test_names_of_any_bytes_are_printable(tmp_path: Path) -> None:
     class_ = tmp_path / "class"
     (class_ / ("\U00020000" * 62)).mkdir(parents=True)
     with tarfile.open(class_ / "bytes.tar", "w") as archive:
@@ -77,7 +77,7 @@ def test_a_name_of_any_bytes_can_be_written_down(tmp_path: Path) -> None:
         write_submission(Result(submission.name, submission.problem, submission.remarks, ()), "Raft", tmp_path / "out")
 
 
-def test_an_archive_that_cannot_be_read_is_in_the_class(tmp_path: Path) -> None:
+def test_unreadable_archive_stays_in_the_class(tmp_path: Path) -> None:
     (tmp_path / "ann.7z").write_bytes(b"7z")
     (tmp_path / "bob.rar").write_bytes(b"Rar!")
     os.mkfifo(tmp_path / "eve.py")
@@ -89,7 +89,7 @@ def test_an_archive_that_cannot_be_read_is_in_the_class(tmp_path: Path) -> None:
     }
 
 
-def test_the_graders_own_folders_are_no_submissions(tmp_path: Path) -> None:
+def test_folders_of_the_grader_are_ignored(tmp_path: Path) -> None:
     for name in ("ann", "grades", "hidden"):
         (tmp_path / name).mkdir()
     found = load_submissions(
@@ -98,7 +98,7 @@ def test_the_graders_own_folders_are_no_submissions(tmp_path: Path) -> None:
     assert [s.name for s in found] == ["ann"]
 
 
-def test_what_is_passed_over_is_told_with_the_reason(tmp_path: Path) -> None:
+def test_ignored_entries_have_a_reason(tmp_path: Path) -> None:
     (tmp_path / "grades").mkdir()
     for name in ("ann.py", "ann.zip", "notes.txt", ".DS_Store", "solution.py"):
         (tmp_path / name).write_text("#")
@@ -113,7 +113,7 @@ def test_what_is_passed_over_is_told_with_the_reason(tmp_path: Path) -> None:
     assert found.is_class
 
 
-def test_one_that_is_named_itself_is_no_class_and_says_whose_it_is(tmp_path: Path) -> None:
+def test_single_submission_is_named_by_its_folder(tmp_path: Path) -> None:
     (tmp_path / "ann").mkdir()
     (tmp_path / "ann" / "raft.py").write_text("#")
     (tmp_path / "bob.py").write_text("#")
@@ -126,7 +126,7 @@ def test_one_that_is_named_itself_is_no_class_and_says_whose_it_is(tmp_path: Pat
     assert not any(one.is_class for one in found)
 
 
-def test_files_of_a_students_own_beside_raft_are_said_not_to_be_taken(tmp_path: Path) -> None:
+def test_other_files_beside_raft_are_remarked(tmp_path: Path) -> None:
     folder = tmp_path / "ann"
     folder.mkdir()
     for name in ("raft.py", "messages.py", "persister.py", "__init__.py", "util.py", "log.py"):

@@ -1,4 +1,4 @@
-"""What is neither passed nor failed: what it is worth, and where the student and the instructor read of it."""
+"""Unverified and skipped tests: their points, and how results and pages show them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_rubric_says_what_unverified_is_worth(share: float, earned: float, p
     assert runs_of(test, Ending.PASSED, Ending.PASSED).earned == 10
 
 
-def test_a_skipped_test_counts_neither_way() -> None:
+def test_skipped_test_does_not_count() -> None:
     skipped = runs_of(graded_test(), Ending.SKIPPED, Ending.SKIPPED)
     assert (skipped.verdict, skipped.earned, skipped.possible, skipped.failures) == (Ending.SKIPPED, 0, 0, [])
     assert runs_of(graded_test(), Ending.SKIPPED, Ending.PASSED).verdict == Ending.PASSED
@@ -71,7 +71,7 @@ def test_the_rubric_s_values_for_undecodable(value: str, share: float) -> None:
 
 
 @pytest.mark.parametrize("value", ["", "cap", "cap:600", "cap:-1", "deny"])
-def test_another_value_for_undecodable_is_refused(tmp_path: Path, value: str) -> None:
+def test_invalid_value_for_undecodable_is_refused(tmp_path: Path, value: str) -> None:
     path = tmp_path / "rubric.toml"
     path.write_text(f'[checks]\nundecodable = "{value}"\n')
     with pytest.raises(RubricError, match=r'checks.undecodable: must be "refuse", "allow", or "cap:60"'):
@@ -88,7 +88,7 @@ def a_result(share: float = 0.0) -> Result:
 
 
 @pytest.mark.parametrize("full", [False, True])
-def test_the_page_says_why_and_lists_skips_apart(full: bool) -> None:
+def test_page_explains_unverified_and_lists_skips(full: bool) -> None:
     page = submission_page(a_result(), "Raft", full=full)
     assert "What cannot be verified" in page and WHY in page
     assert "✗ unverified" in page and "– skipped" in page
@@ -104,7 +104,7 @@ def test_the_overview_flags_both() -> None:
     assert "1 of 3" in page  # failed
 
 
-def test_gradescope_and_others_read_of_both() -> None:
+def test_outputs_have_unverified_and_skipped() -> None:
     found = as_gradescope(a_result())
     assert [(t["score"], t["max_score"], t.get("status")) for t in found["tests"]] == [
         (0, 10, "failed"),
@@ -140,7 +140,7 @@ def grade_one(
 ASKED = ("test_initial_election_2a", "test_basic_agree_2b", "test_alone_2b")
 
 
-def test_a_peer_that_cannot_be_read_earns_nothing(tmp_path: Path) -> None:
+def test_undecodable_peer_earns_nothing(tmp_path: Path) -> None:
     (tmp_path / "class/bob").mkdir(parents=True)
     renamed_package(tmp_path / "class/bob", vote_granted="yes", success="matches")
     result = grade_one(tmp_path / "class", ASKED)
@@ -151,7 +151,7 @@ def test_a_peer_that_cannot_be_read_earns_nothing(tmp_path: Path) -> None:
     assert grade_one(tmp_path / "class", ASKED, undecodable="allow").score == 50
 
 
-def test_a_scenario_that_its_design_cannot_play_costs_nothing(tmp_path: Path) -> None:
+def test_inapplicable_scenario_costs_nothing(tmp_path: Path) -> None:
     (tmp_path / "class/cy").mkdir(parents=True)
     for name in FILES:
         (tmp_path / "class/cy" / name).write_bytes((PEERS / "pre_vote" / name).read_bytes())

@@ -1,4 +1,4 @@
-"""The exam is tried on a solution first: no student pays for a test that nobody can pass."""
+"""Tests are validated on a solution before grading."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ RUBRIC = "runs = 2\nseed = 'a word'\n[public]\nextra = false\n[points]\n2a = 30\
 RIGHT = "def test_right_2a(make_config):\n    make_config(servers=3).check_one_leader()\n"
 
 
-class Exam:
-    """A submission that cannot even be loaded, an exam for it, and what `lab grade` says."""
+class Course:
+    """A submission that cannot be loaded, tests for it, and the output of `lab grade`."""
 
     def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.folder = folder
@@ -41,8 +41,8 @@ class Exam:
 
 
 @pytest.fixture
-def exam(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Exam:
-    return Exam(tmp_path, capsys)
+def course(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Course:
+    return Course(tmp_path, capsys)
 
 
 BROKEN = {
@@ -55,13 +55,13 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("line", BROKEN)
-def test_a_test_that_the_solution_does_not_pass_is_refused(exam: Exam, line: str) -> None:
-    exam.rubric.write_text(f"{RUBRIC}[limits]\ncpu_s = 1\n")
+def test_test_failed_by_the_solution_is_refused(course: Course, line: str) -> None:
+    course.rubric.write_text(f"{RUBRIC}[limits]\ncpu_s = 1\n")
     spend = "def spend(s):\n    began = os.times()\n    while sum(os.times()[:2]) - sum(began[:2]) < s: pass\n"
-    exam.hidden.write_text(
+    course.hidden.write_text(
         f"import os\nimport pytest\n\n\ndef test_broken_2a(make_config):\n    {line}\n{RIGHT}{spend}"
     )
-    status, said = exam.grade()
+    status, said = course.grade()
     assert status == 2
     assert (
         "lab grade: 1 of 5 tests fails on raft/raft.py. The solution must pass every test, so no submission "
@@ -73,72 +73,72 @@ def test_a_test_that_the_solution_does_not_pass_is_refused(exam: Exam, line: str
     last = "If the solution is incorrect, name a correct one with --solution PATH (make: SOLUTION=path), and its "
     last += "service with --kv PATH (make: KV=path)"
     assert said.splitlines()[-1] == f"Fix the tests. {last}"
-    assert not [name for name in ("scores.csv", "runs", "students", "provenance.json") if (exam.out / name).exists()]
+    assert not [name for name in ("scores.csv", "runs", "students", "provenance.json") if (course.out / name).exists()]
 
 
-def test_the_line_that_replays_it_names_the_file_of_a_hidden_test_alone(exam: Exam) -> None:
-    exam.hidden.write_text("def test_broken_2a(make_config): 1 / 0\n")
-    (exam.folder / "raft.py").write_text(REFERENCE.replace("def get_state(self)", "def get_state(self, _)"))
-    _, said = exam.grade("--solution", str(exam.folder / "raft.py"))
+def test_replay_line_names_only_hidden_files(course: Course) -> None:
+    course.hidden.write_text("def test_broken_2a(make_config): 1 / 0\n")
+    (course.folder / "raft.py").write_text(REFERENCE.replace("def get_state(self)", "def get_state(self, _)"))
+    _, said = course.grade("--solution", str(course.folder / "raft.py"))
     first = min(seeds("a word", "test_broken_2a", 2))
-    assert f"  lab replay test_broken_2a --seed {first} --file {exam.hidden} --raft {exam.folder}/raft.py\n" in said
+    assert f"  lab replay test_broken_2a --seed {first} --file {course.hidden} --raft {course.folder}/raft.py\n" in said
     first = min(seeds("a word", "test_initial_election_2a", 2))
-    assert f"  make replay TEST=test_initial_election_2a SEED={first} RAFT={exam.folder}/raft.py\n" in said
+    assert f"  make replay TEST=test_initial_election_2a SEED={first} RAFT={course.folder}/raft.py\n" in said
 
 
-def test_hidden_scenarios_stand_beside_hidden_tests(exam: Exam) -> None:
-    exam.hidden = exam.folder / "hidden"
-    exam.hidden.mkdir()
-    (exam.hidden / "right.py").write_text(RIGHT)
-    scenario = exam.hidden / "elected_2a.scenario"
+def test_hidden_scenarios_are_graded(course: Course) -> None:
+    course.hidden = course.folder / "hidden"
+    course.hidden.mkdir()
+    (course.hidden / "right.py").write_text(RIGHT)
+    scenario = course.hidden / "elected_2a.scenario"
     scenario.write_text("campaign 0\nexpect leader 0\n")
-    status, said = exam.grade()
+    status, said = course.grade()
     assert status == 2
     assert "Expected peer 0 as the leader; get_state() says: term 1, not leader" in said
     scenario.write_text("campaign 0\ndeliver\nexpect leader 0\n")
-    status, said = exam.grade()
+    status, said = course.grade()
     assert status == 0
-    row = (exam.out / "scores.csv").read_text().partition("\n")[0]
+    row = (course.out / "scores.csv").read_text().partition("\n")[0]
     assert "elected_2a" in row and "test_right_2a" in row
 
 
-def test_what_was_proved_is_not_proved_again(exam: Exam) -> None:
-    exam.hidden.write_text(RIGHT)
-    solution = exam.folder / "solution" / "raft.py"
+def test_validated_tests_are_not_validated_again(course: Course) -> None:
+    course.hidden.write_text(RIGHT)
+    solution = course.folder / "solution" / "raft.py"
     solution.parent.mkdir()
     solution.write_text(REFERENCE)
     where = ["--solution", str(solution.parent)]
-    status, said = exam.grade(*where)
+    status, said = course.grade(*where)
     assert (status, f"  validating the tests on {solution}: 4 tests, 8 runs\n" in said) == (0, True)
-    assert "validating the tests" not in exam.grade(*where)[1]
-    exam.hidden.write_text(f"# changed\n{RIGHT}")
-    assert "1 test, 2 runs\n" in exam.grade(*where)[1]
-    exam.rubric.write_text(RUBRIC.replace("runs = 2", "runs = 3"))
-    assert "4 tests, 12 runs\n" in exam.grade(*where)[1]
+    assert "validating the tests" not in course.grade(*where)[1]
+    course.hidden.write_text(f"# changed\n{RIGHT}")
+    assert "1 test, 2 runs\n" in course.grade(*where)[1]
+    course.rubric.write_text(RUBRIC.replace("runs = 2", "runs = 3"))
+    assert "4 tests, 12 runs\n" in course.grade(*where)[1]
     solution.write_text(f"{REFERENCE}# changed\n")
-    assert "4 tests, 12 runs\n" in exam.grade(*where, "--jobs", "1")[1]
-    (exam.out / "validation.json").write_text("{")
-    assert "4 tests, 12 runs\n" in exam.grade(*where)[1]
+    assert "4 tests, 12 runs\n" in course.grade(*where, "--jobs", "1")[1]
+    (course.out / "validation.json").write_text("{")
+    assert "4 tests, 12 runs\n" in course.grade(*where)[1]
 
 
-def test_what_could_be_proved_of_a_broken_exam_is_not_proved_again(exam: Exam) -> None:
-    exam.hidden.write_text("def test_broken_2a(make_config): 1 / 0\n")
-    assert exam.grade()[0] == 2
-    status, said = exam.grade()
+def test_only_failed_tests_are_validated_again(course: Course) -> None:
+    course.hidden.write_text("def test_broken_2a(make_config): 1 / 0\n")
+    assert course.grade()[0] == 2
+    status, said = course.grade()
     assert (status, "  validating the tests on raft/raft.py: 1 test, 2 runs\n" in said) == (2, True)
 
 
-def test_failures_that_the_rubric_forgives_are_said_and_no_more(exam: Exam) -> None:
-    exam.hidden.write_text(
+def test_allowed_failures_are_only_reported(course: Course) -> None:
+    course.hidden.write_text(
         "from labsim import random\ndef test_dice_2a(make_config):\n    if random.random() < 0.5: 1 / 0\n"
     )
-    exam.rubric.write_text(f"{RUBRIC}[tests.test_dice_2a]\nruns = 8\npass_rate = 0.1\n")
+    course.rubric.write_text(f"{RUBRIC}[tests.test_dice_2a]\nruns = 8\npass_rate = 0.1\n")
     for _ in range(2):
-        status, said = exam.grade()
+        status, said = course.grade()
         assert status == 0
         assert "  test_dice_2a fails on raft/raft.py with seed " in said and ", which its pass_rate allows\n" in said
-    exam.rubric.write_text(f"{RUBRIC}[tests.test_dice_2a]\nruns = 8\n")
-    assert exam.grade()[0] == 2
+    course.rubric.write_text(f"{RUBRIC}[tests.test_dice_2a]\nruns = 8\n")
+    assert course.grade()[0] == 2
 
 
 @pytest.mark.parametrize(
@@ -149,30 +149,30 @@ def test_failures_that_the_rubric_forgives_are_said_and_no_more(exam: Exam) -> N
         (REFERENCE.replace("def start(", "def start(self, command): return -1, -1, False\n    def _(", 1), " fail on "),
     ],
 )
-def test_a_solution_that_is_none_is_said(exam: Exam, source: str | None, says: str) -> None:
-    exam.hidden.write_text("def test_start_2a(make_config): make_config(servers=3).one(1, 3, retry=False)\n" + RIGHT)
-    solution = exam.folder / "raft.py"
+def test_incorrect_solution_is_reported(course: Course, source: str | None, says: str) -> None:
+    course.hidden.write_text("def test_start_2a(make_config): make_config(servers=3).one(1, 3, retry=False)\n" + RIGHT)
+    solution = course.folder / "raft.py"
     if source is not None:
         solution.write_text(source)
-    status, said = exam.grade("--solution", str(solution))
+    status, said = course.grade("--solution", str(solution))
     assert (status, says.replace(" fail on ", " fails on ") in said) == (2, True), said
     assert "--solution" in said.splitlines()[-1]
 
 
-def test_an_autograder_is_packed_only_of_what_can_be_passed_and_tries_it_no_more(exam: Exam) -> None:
-    target = exam.folder / "autograder.zip"
-    exam.rubric.write_text(RUBRIC.replace("seed = 'a word'", ""))
-    exam.hidden.write_text("def test_broken_2a(make_config): 1 / 0\n")
-    status, said = exam.grade(what=["--gradescope", str(target)])
+def test_autograder_is_validated_before_packing(course: Course) -> None:
+    target = course.folder / "autograder.zip"
+    course.rubric.write_text(RUBRIC.replace("seed = 'a word'", ""))
+    course.hidden.write_text("def test_broken_2a(make_config): 1 / 0\n")
+    status, said = course.grade(what=["--gradescope", str(target)])
     assert (status, "test_broken_2a  seed " in said, target.exists()) == (2, True, False)
-    exam.hidden = exam.folder / "mended.py"  # another name: a module is loaded once
-    exam.hidden.write_text(RIGHT)
-    status, said = exam.grade(what=["--gradescope", str(target)])
+    course.hidden = course.folder / "fixed.py"  # another name: a module is loaded once
+    course.hidden.write_text(RIGHT)
+    status, said = course.grade(what=["--gradescope", str(target)])
     assert (status, "  validating the tests on raft/raft.py: 4 tests, 8 runs\n" in said) == (0, True)
     with zipfile.ZipFile(target) as archive:
-        archive.extractall(exam.folder / "there")
-    there = exam.folder / "there"
-    command = [sys.executable, "-P", "-m", "raftlab", "grade", str(exam.folder / "ann.py"), "--single"]
+        archive.extractall(course.folder / "there")
+    there = course.folder / "there"
+    command = [sys.executable, "-P", "-m", "raftlab", "grade", str(course.folder / "ann.py"), "--single"]
     where = ["--rubric", str(there / "rubric.toml"), "--hidden", str(there / "hidden"), "--out", str(there / "out")]
     done = subprocess.run(
         [*command, *where],
@@ -185,18 +185,20 @@ def test_an_autograder_is_packed_only_of_what_can_be_passed_and_tries_it_no_more
     assert done.returncode == 0, done.stderr
     assert "  tests not validated: raft/raft.py does not exist here, and --solution is not given\n" in done.stdout
     # The seeds over there are those that were tried here.
-    assert exam.grade()[0] == 0
-    here, over_there = (json.loads((out / "provenance.json").read_text()) for out in (exam.out, there / "out"))
+    assert course.grade()[0] == 0
+    here, over_there = (json.loads((out / "provenance.json").read_text()) for out in (course.out, there / "out"))
     assert here["seeds"] == over_there["seeds"]
 
 
-def test_a_grader_killed_while_it_tries_the_exam_leaves_nothing_but_out(exam: Exam) -> None:
-    exam.hidden.write_text("import os, signal\ndef test_kills_2a(make_config): os.kill(os.getppid(), signal.SIGKILL)\n")
-    elsewhere = exam.folder / "tmp"
+def test_grader_killed_in_validation_leaves_only_out(course: Course) -> None:
+    course.hidden.write_text(
+        "import os, signal\ndef test_kills_2a(make_config): os.kill(os.getppid(), signal.SIGKILL)\n"
+    )
+    elsewhere = course.folder / "tmp"
     elsewhere.mkdir()
-    where = ["--hidden", str(exam.hidden), "--rubric", str(exam.rubric), "--out", str(exam.out)]
+    where = ["--hidden", str(course.hidden), "--rubric", str(course.rubric), "--out", str(course.out)]
     done = subprocess.run(
-        [sys.executable, "-m", "raftlab", "grade", str(exam.folder / "ann.py"), *where],
+        [sys.executable, "-m", "raftlab", "grade", str(course.folder / "ann.py"), *where],
         env=os.environ | {"TMPDIR": str(elsewhere)},
         check=False,
     )
