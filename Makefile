@@ -140,8 +140,8 @@ page: $(READY) ## show a run as one HTML page: TEST=name SEED=n [OUT=file.html]
 	@test -n "$(TEST)" -a -n "$(SEED)" || { echo "usage: make page TEST=test_name SEED=n [RAFT=path/to/raft.py] [OUT=file.html]"; exit 2; }
 	@$(BIN)/lab page $(TEST) $(call options,$(RUN) OUT)
 
-live: $(READY) ## choose on a page what happens next: [FILE=x.scenario] [PEERS=n]
-	@$(BIN)/lab live $(if $(FILE),$(call quoted,$(FILE))) $(call options,$(RUN_OF_PEER) PEERS PORT)
+live: $(READY) ## choose on a page what happens next: [TEST=name SEED=n] [FILE=x.scenario] [PEERS=n]
+	@$(BIN)/lab live $(or $(TEST),$(if $(FILE),$(call quoted,$(FILE)))) $(call options,$(RUN_OF_PEER) PEERS PORT)
 
 #@ Run as real processes
 

@@ -38,7 +38,7 @@ from labrpc.events import ANSWER, DELIVER, DROP, DUPLICATE, REPLY, SEND, DropRea
 from labrpc.message import Message
 from labrpc.server import Server
 from labrpc.transport import RealCaller, RealTransport, VirtualTransport, make_transport
-from labsim import Task, WaitKind
+from labsim import Task, WaitKind, current_simulation
 from labsim.choices import ChoiceKind
 from labsim.trace import fingerprint_of
 
@@ -355,6 +355,26 @@ class Network:
             if gone:
                 del self._queued[queued]
         return list(self._queued)
+
+    def queue_delayed(self) -> None:
+        """Queue every message that is under way, in a simulation. Second copies that are under way are lost."""
+        simulation = current_simulation()
+        assert simulation is not None
+        for pending in simulation.pending_calls():
+            if pending.fn == self._deliver:
+                message, server = pending.args
+                self._queued[QueuedMessage(message, server)] = None
+            elif pending.fn == self._arrive:
+                (message,) = pending.args
+                call = self._in_flight.get(message.id)
+                if call is None or call.server is None:
+                    continue
+                self._queued[QueuedMessage(message, call.server, is_reply=True)] = None
+            elif pending.fn == self._deliver_again:
+                self._lose(pending.args[0], DropReason.LOST_REQUEST, 0)
+            else:
+                continue
+            simulation.cancel(pending)
 
     def deliver_queued(self, queued: QueuedMessage, after_ns: int = 0) -> None:
         """Deliver it, at once or after this time."""

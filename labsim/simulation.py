@@ -21,6 +21,7 @@ import traceback
 from array import array
 from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
+from operator import itemgetter
 from random import Random
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -271,6 +272,39 @@ class Simulation:
         if task.joiners is not None:
             task.joiners.remove(me)
         return False
+
+    def interrupt_main(self, error: BaseException) -> None:
+        """Raise this error in the main task: where it waits now or, if it is running, where it waits next."""
+        main = next(iter(self._tasks))
+
+        def switch() -> None:
+            Simulation._switch(self)
+            if self.current is main:
+                del self._switch
+                raise error
+
+        # On this instance, so that it costs other runs nothing.
+        self._switch = switch  # type: ignore[method-assign]
+        if main is not self.current and main not in self._ready:
+            self.wake(main)
+
+    def end_other_testers(self) -> None:
+        """End all tasks of the tester but the current one, which an interrupt may have left in lists of waiters."""
+        me = self.current
+        for task in list(self._tasks):
+            if task.joiners is not None and me in task.joiners:
+                task.joiners.remove(me)
+            if task.node is not None or task is me:
+                continue
+            if task in self._ready:
+                self._ready.remove(task)
+            if task.timer > 0:
+                task.timer = 0
+                self._count_stale_timer()
+            if task.greenlet is not None:
+                self._killed_greenlets.append(task.greenlet)
+                task.greenlet = None
+            self._end(task)
 
     def tasks(self) -> Iterator[Task]:
         """Every task that has not ended, oldest first."""
@@ -559,6 +593,14 @@ class Simulation:
             call.timer = 0
             call.args = ()
             self._count_stale_timer()
+
+    def pending_calls(self) -> list[TimerHandle]:
+        """What call_later() has yet to call, the next first."""
+        return [
+            due
+            for _, seq, due in sorted(self._timers, key=itemgetter(0, 1))
+            if due.timer == seq and due.__class__ is TimerHandle
+        ]
 
     def _count_stale_timer(self) -> None:
         """A canceled timer stays in the heap until its time, or until half of the timers are canceled."""

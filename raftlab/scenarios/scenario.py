@@ -355,6 +355,10 @@ class Scenario(Expectations):
             self.config.partition()
         else:
             self._cut_links(source, target, cut=False, one_way=one_way)
+        # A test that was taken over may have disconnected a peer.
+        for i in range(self.config.n) if source is None else [source]:
+            if self.config.is_up(i) and not self.config.connected(i):
+                self.config.connect(i)
 
     @step
     def snapshot(self, i: int, index: int) -> None:

@@ -103,11 +103,17 @@ class SteppedCluster:
         self.clock_ran_ns: dict[int, int] = {}  # by peer: how long its clock has run in this step
         config.snapshot_only_when_asked()
         simulation.subscribe(self._observe)
-        for i in range(config.n):
+        for i in self._up():
             config.freeze_clock(i)
         self.settle()
 
     # ---- for callers that choose the next step ------------------------------------------------
+
+    def observe_again(self, events: Sequence[Event]) -> None:
+        """The run had begun before this cluster was stepped: these are all of its events."""
+        self._observations = WireObservations(self.config.n)
+        for event in events:
+            self._observations.handle(event)
 
     @property
     def observations(self) -> WireObservations:

@@ -11,19 +11,22 @@ A run that was shrunk may do without its test. Then the header has `play`, and w
 
     {"at_ns":554295993,"does":"start","args":[1,"x"]}
 
+A run that a person changed (scenarios/interventions.py) has `interventions` in its header.
+
 A line that is taken out makes that choice plain, or that act undone. A damaged file is one ChoiceFileError with its
 line.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from labsim.choices import Choices
-from raftlab.trace.operations import Act, Play
+from raftlab.trace.operations import Act, Interventions, Play
 
 FORMAT = "raftlab choices"
 VERSION = 2
@@ -44,6 +47,7 @@ class ChoiceFileHeader(msgspec.Struct, omit_defaults=True):
     kv: str = ""
     file: str = ""
     play: Play | None = None
+    interventions: Interventions | None = None
 
 
 class _Chosen(msgspec.Struct, forbid_unknown_fields=True):
@@ -64,16 +68,20 @@ def write_choices(
     *,
     test: str,
     digest: str,
-    play: Play | None = None,
+    play: Play | Interventions | None = None,
     raft: str = "",
     kv: str = "",
     file: str = "",
 ) -> None:
+    """`play`: the run without its test, or what a person did to the run of the test."""
     encode = msgspec.json.Encoder().encode
-    acts = [] if play is None else play.acts
-    if play is not None:
-        play = msgspec.structs.replace(play, acts=[])
-    lines: list[Any] = [ChoiceFileHeader(FORMAT, VERSION, test, digest, raft, kv, file, play), *acts]
+    acts: Sequence[Act] = ()
+    interventions = None
+    if isinstance(play, Interventions):
+        play, interventions = None, play
+    elif play is not None:
+        acts, play = play.acts, msgspec.structs.replace(play, acts=[])
+    lines: list[Any] = [ChoiceFileHeader(FORMAT, VERSION, test, digest, raft, kv, file, play, interventions), *acts]
     lines += [_Chosen(list(place), ordinal, value) for (place, ordinal), value in choices.chosen.items()]
     lines += [_Picked(at_ns, nth, task) for (at_ns, nth), task in choices.picked.items()]
     path.write_bytes(b"".join(encode(line) + b"\n" for line in lines))

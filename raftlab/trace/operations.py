@@ -89,3 +89,19 @@ class Play(msgspec.Struct, omit_defaults=True):
     end_ns: int
     snapshot_every: int | None = None  # commands, where it is not as usual (2D)
     steps: list[str] = []  # of a scenario; then there are no acts
+
+
+class CrashHere(msgspec.Struct):
+    """A crash that the test does not make, with a restart at once. `at`: after how many events."""
+
+    at: int
+    peer: int
+
+
+class Interventions(msgspec.Struct, omit_defaults=True):
+    """What a person did to the run of a test, besides changing choices: crashes, and from some event on all that
+    happened, as steps of a scenario."""
+
+    crashes: list[CrashHere] = []
+    taken_over_at: int | None = None  # after how many events
+    steps: list[str] = []

@@ -117,7 +117,8 @@ def _of_all(scenario: Scenario, queued: list[QueuedMessage]) -> Iterator[Action]
     yield Action("run 1s")
     yield Action("deliver", nothing)
     yield Action("drop", nothing)
-    yield Action("heal", "" if scenario.config.network.conditions.links else "no link is cut")
+    cut = scenario.config.network.conditions.links or any(_is_unplugged(scenario, i) for i in range(scenario.config.n))
+    yield Action("heal", "" if cut else "no link is cut")
     yield Action("partition ")
 
 
@@ -149,11 +150,15 @@ def _of_links(scenario: Scenario, roles: RoleObserver, i: int) -> Iterator[Actio
     cut = [other for other in others if roles.is_cut(i, other) or roles.is_cut(other, i)]
     whole = [other for other in others if not (roles.is_cut(i, other) and roles.is_cut(other, i))]
     yield Action(f"cut {i}", "" if whole else f"every link of peer {i} is cut already")
-    yield Action(f"heal {i}", "" if cut else f"no link of peer {i} is cut")
+    yield Action(f"heal {i}", "" if cut or _is_unplugged(scenario, i) else f"no link of peer {i} is cut")
     for other in others:
         yield Action(f"{'heal' if other in cut else 'cut'} {i} {other}")
         one_way = "" if not roles.is_cut(i, other) else f"what peer {i} sends to {other} is cut already"
         yield Action(f"cut {i}->{other}", one_way)
+
+
+def _is_unplugged(scenario: Scenario, i: int) -> bool:
+    return scenario.config.is_up(i) and not scenario.config.connected(i)
 
 
 def _why_not_awake(scenario: Scenario, i: int) -> str:

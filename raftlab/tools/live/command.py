@@ -3,6 +3,7 @@
     lab live                        a cluster of three in which nothing happens by itself
     lab live --peers 5 --raft my/raft.py
     lab live tests/scenarios/2c/figure_8_d.scenario
+    lab live test_backup_2b --seed 7
 
 Start at `main()`; server.py serves the page, session.py has the branches, run.py makes a run.
 """
@@ -10,25 +11,28 @@ Start at `main()`; server.py serves the page, session.py has the branches, run.p
 from __future__ import annotations
 
 import argparse
+import random
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 from raftlab.harness.launcher import LoadError, resolve_file
-from raftlab.harness.options import ISOLATED, PEERS, PORT, RACE, RAFT, SEED, add_options
+from raftlab.harness.options import FILE, ISOLATED, PEERS, PORT, RACE, RAFT, SEED, add_options
 from raftlab.scenarios.text import PEERS_MAX, ScriptError, read_script
-from raftlab.tools.live.run import Setup, header_lines
+from raftlab.tools.live.run import Setup, TestRun, header_lines
 from raftlab.tools.live.server import LiveServer, PortInUse
 from raftlab.tools.live.session import Session, SessionError, peer_files
+from raftlab.tools.selection import SCENARIO
 
-_SEED = replace(SEED, default=1, help="of timeouts and thread switches, which no step decides")
+_SEED = replace(SEED, help="seed of the run (default: 1; of a test, a new one)")
+_STEPPED_WITH = 1  # as lab scenario
 _PEERS = replace(PEERS, default=3)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "The page is for this machine only. Ctrl-C ends it, and so does closing the page for a minute."
-    parser.add_argument("start", metavar="FILE", nargs="?", help="a file of steps to start from")
-    add_options(parser.add_argument, RAFT, _SEED, ISOLATED, RACE, _PEERS, PORT)
+    parser.add_argument("start", metavar="START", nargs="?", help="a file of steps, or a test, to start from")
+    add_options(parser.add_argument, RAFT, _SEED, ISOLATED, RACE, _PEERS, PORT, FILE)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -38,7 +42,7 @@ def main(args: argparse.Namespace) -> int:
         return _cannot(f"--peers must be 1..{PEERS_MAX}, got {args.peers}")
     try:
         raft = resolve_file(args.raft, "raft.py", "RAFT")
-        setup, steps = _from_file(args, raft) if args.start else (_from_nothing(args, raft), [])
+        setup, steps = _start(args, raft)
         session = Session()
         server = LiveServer(session, port=args.port or 0, files=lambda: peer_files(raft))
     except (LoadError, ScriptError) as error:
@@ -61,17 +65,19 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-def _from_nothing(args: argparse.Namespace, raft: Path) -> Setup:
-    return Setup(raft, "live.scenario", f"peers {args.peers}\nsnapshots", args.seed, args.race)
-
-
-def _from_file(args: argparse.Namespace, raft: Path) -> tuple[Setup, list[str]]:
+def _start(args: argparse.Namespace, raft: Path) -> tuple[Setup, list[str]]:
+    if args.start is not None and not args.start.endswith(SCENARIO):
+        seed = random.SystemRandom().randrange(2**31) if args.seed is None else args.seed
+        return Setup(raft, args.start, "", seed, args.race, TestRun(args.start, args.file)), []
+    seed = _STEPPED_WITH if args.seed is None else args.seed
+    if args.start is None:
+        return Setup(raft, "live.scenario", f"peers {args.peers}\nsnapshots", seed, args.race), []
     path = Path(args.start)
     script = read_script(path)
     header = "\n".join(header_lines(path.read_text(encoding="utf-8-sig")))
     # What ends the run cannot be followed by another step, and `logs` is part of the header.
     steps = [step.text for step in script.steps if not step.text.startswith(("logs", "expect rule"))]
-    return Setup(raft, str(path.resolve()), header, args.seed, args.race), steps
+    return Setup(raft, str(path.resolve()), header, seed, args.race), steps
 
 
 def _cannot(text: str) -> int:

@@ -15,37 +15,86 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
 
 import msgspec
+from msgspec.structs import replace as changed
 
+from labrpc.conditions import TRANSIT_KINDS, Transit
+from labrpc.events import DropReason
 from labsim import Event, Simulation
+from labsim.choices import (
+    ChoiceKind,
+    ChoicePoint,
+    Choices,
+    ChoiceSource,
+    Distribution,
+    OverridingSource,
+    RecordingSource,
+    SeededSource,
+)
+from raftlab.check.task_errors import pytest_says
 from raftlab.harness.lab_test import LabTest
 from raftlab.harness.launcher import LoadError, PeerLauncher
 from raftlab.harness.loader import load_peer
+from raftlab.harness.report import headline
 from raftlab.harness.run import Run, run_test
+from raftlab.scenarios.interventions import with_interventions
 from raftlab.scenarios.runner import make_lab_test
 from raftlab.scenarios.scenario import Scenario
 from raftlab.scenarios.stepped_cluster import ExpectationFailed, ScenarioError
-from raftlab.scenarios.text import Script, parse_script, parse_step
+from raftlab.scenarios.text import Script, ScriptError, parse_script, parse_step
 from raftlab.tools.live.actions import Actions, RoleObserver, actions_of
 from raftlab.tools.page.command import run_summary
 from raftlab.tools.page.data import page_data
 from raftlab.tools.page.fields import FieldWatcher
+from raftlab.tools.selection import SelectionError, select
+from raftlab.trace.choice_file import write_choices
+from raftlab.trace.events import ANSWER, CLUSTER, DROP, MESSAGE_KINDS, REPLY
+from raftlab.trace.operations import CrashHere, Interventions
+
+T = TypeVar("T")
 
 # How often a waiting run looks for a step, and shows the watchdog that it is not blocked.
 _POLL_S = 0.2
 _UNRESPONSIVE_S = 2.0  # of processor time: somebody sits at the page
 
 
+class Edit(msgspec.Struct):
+    """A choice that is not as the seed has it (labsim/choices.py)."""
+
+    point: tuple[str, ...]
+    ordinal: int
+    value: Any
+
+
+class TestRun(msgspec.Struct):
+    """The run of a test, and what a person changed in it."""
+
+    __test__ = False  # of pytest's own names for tests
+
+    name: str
+    files: list[Path] = []
+    edits: list[Edit] = []
+    crashes: list[CrashHere] = []
+    taken_over_at: int | None = None  # after how many events
+
+
 class Setup(msgspec.Struct):
-    """What a run begins with."""
+    """What a run begins with: the header of a scenario, or a test."""
 
     raft: Path
     file: str  # the name that errors give
     header: str  # the lines of a scenario before its first step
     seed: int = 1
     race: bool = False
+    test: TestRun | None = None
+
+    @property
+    def is_stepped(self) -> bool:
+        """Whether steps can be made: not in a run of a test, until it is taken over."""
+        return self.test is None or self.test.taken_over_at is not None
 
 
 class Moment(msgspec.Struct):
@@ -65,6 +114,47 @@ class Reply(msgspec.Struct, omit_defaults=True):
     cannot: str = ""  # why there is no run at all
     ended: str = ""  # how the run ended, in a line
     rule: str = ""  # that was violated
+    edit: Edit | None = None  # the choice that was asked for
+
+
+class WhatIf(msgspec.Struct):
+    """Asks the finished run of a test for a choice: what happens to the message of this event."""
+
+    event: int
+    what: str  # one of CHANGES
+
+
+class Finished(msgspec.Struct):
+    """A run that was played out, as on the command line."""
+
+    text: str  # passed, or what failed
+    failed: bool
+    rule: str = ""
+    digest: str = ""
+    choices: bytes = b""  # the file for `lab replay`
+
+
+# What can become of a message instead.
+CHANGES: dict[str, Callable[[Transit], Transit]] = {
+    "lost": lambda was: changed(was, lost=True, duplicate_ns=None),
+    "at once": lambda was: changed(was, lost=False, delay_ns=0),
+    "100 ms later": lambda was: changed(was, lost=False, delay_ns=was.delay_ns + 100_000_000),
+    "twice": lambda was: changed(was, lost=False, duplicate_ns=was.delay_ns + 1_000_000),
+}
+
+
+class TransitRecorder(RecordingSource):
+    """Records also what became of every message."""
+
+    def __init__(self, inner: ChoiceSource) -> None:
+        super().__init__(inner)
+        self.transits: dict[tuple[ChoicePoint, int], Transit] = {}
+
+    def choose(self, point: ChoicePoint, ordinal: int, distribution: Distribution[T]) -> T:
+        value = super().choose(point, ordinal, distribution)
+        if point[0] in TRANSIT_KINDS:
+            self.transits[point, ordinal] = value  # type: ignore[assignment]  # of these kinds it is one
+        return value
 
 
 def script_of(setup: Setup) -> Script:
@@ -82,7 +172,66 @@ def serve(connection: Connection, setup: Setup, steps: list[str]) -> None:
     except LoadError as error:
         connection.send(Reply(cannot=str(error)))
         return
-    _LiveRun(connection, setup, steps).make(launcher)
+    try:
+        _LiveRun(connection, setup, steps).make(launcher)
+    except SelectionError as error:
+        connection.send(Reply(cannot=str(error)))
+
+
+def finish(connection: Connection, setup: Setup, steps: list[str]) -> None:
+    """The body of a process that plays a branch out, as the command line does."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        launcher = load_peer(setup.raft, race=setup.race)
+        connection.send(_played_out(setup, steps, launcher))
+    except (LoadError, SelectionError, ScriptError) as error:
+        connection.send(Finished(str(error), True))
+
+
+def _played_out(setup: Setup, steps: list[str], launcher: PeerLauncher) -> Finished:
+    recorder = TransitRecorder(_source_of(setup))
+    if setup.test is None:
+        test = make_lab_test(parse_script("\n".join([setup.header, *(steps or ["show"])]), setup.file))
+    else:
+        interventions = Interventions(setup.test.crashes, setup.test.taken_over_at, steps)
+        test = with_interventions(_test_of(setup.test), interventions)
+    run = run_test(test, launcher, setup.seed, choice_source=recorder)
+    done = Finished("passed", False, digest=run.digest)
+    if run.error is not None and not pytest_says(run.error, "Skipped"):
+        done = Finished(headline(run.error), True, getattr(run.error, "rule", None) or "", run.digest)
+    if setup.test is not None:
+        with TemporaryDirectory() as folder:
+            file = Path(folder) / "choices"
+            files = str(setup.test.files[0]) if setup.test.files else ""
+            write_choices(
+                file,
+                recorder.choices,
+                test=setup.test.name,
+                digest=run.digest,
+                play=interventions,
+                raft=str(setup.raft),
+                file=files,
+            )
+            done.choices = file.read_bytes()
+    return done
+
+
+def _source_of(setup: Setup) -> ChoiceSource:
+    source: ChoiceSource = SeededSource(setup.seed)
+    if setup.test is None or not setup.test.edits:
+        return source
+    choices = Choices()
+    choices.chosen = {(edit.point, edit.ordinal): edit.value for edit in setup.test.edits}
+    return OverridingSource(source, choices)
+
+
+def _test_of(run: TestRun) -> LabTest:
+    tests = select([run.name], run.files)
+    if len(tests) != 1:
+        raise SelectionError(f"{run.name!r} is {len(tests)} tests; name one")
+    if tests[0].wants_service:
+        raise SelectionError(f"{run.name}: a test of the service cannot be steered; name one of parts 2A to 2D")
+    return tests[0]
 
 
 class _Over(Exception):
@@ -93,9 +242,13 @@ class _LiveRun:
     def __init__(self, connection: Connection, setup: Setup, steps: list[str]) -> None:
         self._connection = connection
         self._setup = setup
-        self._script = script_of(setup)
+        self._title = setup.test.name if setup.test is not None else script_of(setup).title or "live"
+        self._snapshots = True
         self._steps = steps
-        self._simulation = Simulation(setup.seed, unresponsive_s=_UNRESPONSIVE_S)
+        self._recorder = TransitRecorder(_source_of(setup))
+        # Without a test nothing is recorded, and nobody asks what became of a message.
+        source = self._recorder if setup.test is not None else None
+        self._simulation = Simulation(setup.seed, choice_source=source, unresponsive_s=_UNRESPONSIVE_S)
         assert self._simulation.trace is not None
         self._trace: list[Event] = self._simulation.trace
         self._watch = FieldWatcher(self._simulation, self._trace)
@@ -107,19 +260,59 @@ class _LiveRun:
 
     def make(self, launcher: PeerLauncher) -> None:
         self._simulation.subscribe(self._watch.observe)
-        snapshots = launcher.has_method("snapshot")
-        if not snapshots:
-            self._script.snapshots = False
-        test = make_lab_test(self._script, runner=self._play)
-        run = run_test(_watched(test, self._watch), launcher, self._setup.seed, simulation=self._simulation)
+        run = run_test(
+            _watched(self._lab_test(launcher), self._watch), launcher, self._setup.seed, simulation=self._simulation
+        )
         if isinstance(run.error, _Over):
             return
         self._send_end(run)
+        if not self._setup.is_stepped:
+            self._answer_what_if()
+
+    def _lab_test(self, launcher: PeerLauncher) -> LabTest:
+        self._snapshots = launcher.has_method("snapshot")
+        if self._setup.test is None:
+            script = script_of(self._setup)
+            script.snapshots = script.snapshots and self._snapshots
+            return make_lab_test(script, runner=self._play)
+        run = self._setup.test
+        return with_interventions(_test_of(run), Interventions(run.crashes, run.taken_over_at), play=self._play)
+
+    def _answer_what_if(self) -> None:
+        while True:
+            try:
+                asked = self._connection.recv()
+            except EOFError:
+                return
+            self._connection.send(self._what_if(asked))
+
+    def _what_if(self, asked: WhatIf) -> Reply:
+        if not 0 <= asked.event < len(self._trace):
+            return Reply(refused=f"there is no event {asked.event + 1}")
+        event = self._trace[asked.event]
+        if event.kind not in MESSAGE_KINDS:
+            return Reply(refused="this event is not about a message; choose one that is")
+        message = event.detail
+        cluster = sum(one.kind == CLUSTER for one in self._trace[: asked.event + 1])
+        mark = "" if cluster == 1 else f" of network {cluster}"
+        kind = ChoiceKind.REPLY if event.kind in (ANSWER, REPLY) else ChoiceKind.REQUEST
+        if event.kind == DROP and event.note == DropReason.LOST_REPLY:
+            kind = ChoiceKind.REPLY
+        point = (kind, f"{message.source}->{message.target}{mark}", message.rpc)
+        was = self._recorder.transits.get((point, message.ordinal))
+        if was is None:
+            return Reply(refused="nothing was chosen for this message: its sender was disconnected, or its link cut")
+        value = CHANGES[asked.what](was)
+        if value == was:
+            return Reply(refused=f"that is what became of it: {asked.what}")
+        return Reply(edit=Edit(point, message.ordinal, msgspec.to_builtins(value)))
 
     # ---- inside the run -----------------------------------------------------------------------------------
 
     def _play(self, scenario: Scenario, script: Script) -> None:
         self._scenario = scenario
+        self._script = script
+        script.snapshots = script.snapshots and self._snapshots
         scenario.interactive = True
         for made in script.steps:  # `logs`
             self._pending = made.text
@@ -173,18 +366,21 @@ class _LiveRun:
     # ---- replies ---------------------------------------------------------------------------------------------
 
     def _send(self, refused: str = "") -> None:
-        told = {"test": self._script.title or "live", "seed": self._setup.seed, "ends_ns": self._simulation.now_ns}
+        told = {"test": self._title, "seed": self._setup.seed, "ends_ns": self._simulation.now_ns}
         self._connection.send(Reply(self._moments, b"" if refused else self._data(told), refused))
         self._moments = []
 
     def _send_end(self, run: Run) -> None:
         """The run failed, in a step or before the first."""
-        told = run_summary(run, self._script.title or "live", "")
-        if self._scenario is None:
+        told = run_summary(run, self._title, "")
+        if self._scenario is not None:
+            self._moments.append(self._moment(self._pending, ended=True))
+        elif self._setup.test is None:
             self._connection.send(Reply(cannot=str(told.get("headline", "the run ended before its first step"))))
             return
-        self._moments.append(self._moment(self._pending, ended=True))
-        ended = str(told.get("headline", "the run ended"))
+        else:
+            self._moments.append(Moment("", len(self._trace), run.digest, Actions([], [], [], [])))
+        ended = str(told.get("headline", "" if self._setup.test is not None else "the run ended"))
         self._connection.send(
             Reply(self._moments, self._data(told), ended=ended, rule=str(told.get("rule") or "")),
         )

@@ -147,6 +147,9 @@ class _Handler(BaseHTTPRequestHandler):
                 branch = self.server.session.branch(branch_id)
                 text = render_page(json.loads(branch.data), branch.name)
                 self._send_file(text.encode(), "text/html", f"branch-{branch_id}.html")
+            elif parts.path == "/choices":
+                choices = self.server.session.finished(branch_id).choices
+                self._send_file(choices, "application/json", f"branch-{branch_id}.choices")
             else:
                 self._send(HTTPStatus.NOT_FOUND, "text/plain", b"404\n")
         except (SessionError, ValueError) as error:
@@ -240,6 +243,8 @@ class _Request(msgspec.Struct):
     name: str = ""
     header: str = ""
     other: int = 0
+    event: int = 0
+    what: str = ""
 
 
 _Answer = tuple[bytes, dict[str, Any]]
@@ -254,6 +259,8 @@ def _state(session: Session, branch: Branch, *, known: int = 0, refused: str = "
         "refused": refused,
         "note": branch.note,
         "beside": branch.beside,
+        "stepped": branch.setup.is_stepped,
+        "of_test": branch.setup.test is not None,
         "tree": session.tree(),
     }
     return branch.data, rest
@@ -279,6 +286,19 @@ def _new(session: Session, asked: _Request) -> _Answer:
     return _state(session, session.open_like(asked.branch, asked.header, asked.name))
 
 
+def _take_over(session: Session, asked: _Request) -> _Answer:
+    return _state(session, session.take_over(asked.branch, asked.event))
+
+
+def _what_if(session: Session, asked: _Request) -> _Answer:
+    return _state(session, session.what_if(asked.branch, asked.event, asked.what))
+
+
+def _finished(session: Session, asked: _Request) -> _Answer:
+    done = session.finished(asked.branch)
+    return b"null", {"finished": done.text, "failed": done.failed, "tree": session.tree()}
+
+
 def _beside(session: Session, asked: _Request) -> _Answer:
     """Another branch, and the first event at which it differs from this one."""
     other, branch = session.branch(asked.other), session.branch(asked.branch)
@@ -302,6 +322,9 @@ _POSTS: dict[str, Callable[[Session, _Request], _Answer]] = {
     "retry": _retry,
     "new": _new,
     "beside": _beside,
+    "take-over": _take_over,
+    "what-if": _what_if,
+    "finished": _finished,
     "rename": _rename,
     "delete": _delete,
 }

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import RLock
@@ -19,7 +20,8 @@ from typing import Any
 import msgspec
 
 from raftlab.scenarios.text import ScriptError, parse_step
-from raftlab.tools.live.run import Moment, Reply, Setup, script_of, serve
+from raftlab.tools.live.run import CHANGES, Edit, Finished, Moment, Reply, Setup, WhatIf, finish, script_of, serve
+from raftlab.trace.operations import CrashHere
 
 _LIMIT_S = 90.0  # for a step; the watchdog of a run ends one that never waits long before
 _PROCESSES_MAX = 4  # that wait for a next step
@@ -33,25 +35,30 @@ class SessionError(Exception):
 class _Process:
     """A run, seen from outside."""
 
-    def __init__(self, setup: Setup, steps: Sequence[str]) -> None:
+    def __init__(self, setup: Setup, steps: Sequence[str], body: Callable[..., None] = serve) -> None:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(_PRELOADED)
         self._connection: Connection
         self._connection, theirs = context.Pipe()
-        self._process = context.Process(target=serve, args=(theirs, setup, list(steps)), daemon=True)
+        self._process = context.Process(target=body, args=(theirs, setup, list(steps)), daemon=True)
         self._process.start()
         theirs.close()
 
     def step(self, text: str) -> Reply:
         self._connection.send(text)
-        return self.reply()
+        reply: Reply = self.reply()
+        return reply
 
-    def reply(self) -> Reply:
-        """Whatever becomes of the process."""
+    def what_if(self, asked: WhatIf) -> Reply:
+        self._connection.send(asked)
+        reply: Reply = self.reply()
+        return reply
+
+    def reply(self) -> Any:
+        """A Reply, whatever becomes of the process, or what else its body sends."""
         try:
             if self._connection.poll(_LIMIT_S):
-                reply: Reply = self._connection.recv()
-                return reply
+                return self._connection.recv()
             how = f"the step has not ended after {_LIMIT_S:.0f} s"
         except (EOFError, OSError):
             self._process.join(5)
@@ -122,13 +129,18 @@ class Session:
         step was refused."""
         with self._lock:
             branch = self.branch(branch_id)
+            if not branch.setup.is_stepped:
+                raise SessionError("this is the run of a test; take it over at some event first")
             if not 0 <= at < len(branch.moments):
                 raise SessionError(f"branch {branch.name} has {len(branch.moments) - 1} steps, so none after {at}")
             if "\n" in step or not step.strip():
                 raise SessionError("a step is one line; write, for example: campaign 0")
             step = " ".join(step.split())
+            script = script_of(branch.setup)
+            if branch.setup.test is not None:
+                script.peers, script.snapshots = len(branch.moments[0].actions.peers), True
             try:
-                parse_step(step, script_of(branch.setup))
+                parse_step(step, script)
             except ValueError as error:
                 return branch, str(error)
             if at == len(branch.moments) - 1:
@@ -148,6 +160,63 @@ class Session:
             new = self._new_branch(branch.setup, f"{branch.name}, new code", branch.id, 0, branch.steps)
             new.beside = branch.id
             return new
+
+    def take_over(self, branch_id: int, event: int) -> Branch:
+        """The run of a test up to this event, and then as a person wants."""
+        with self._lock:
+            branch = self.branch(branch_id)
+            test = branch.setup.test
+            last = branch.moments[0].events - (branch.ended != "" and not branch.setup.is_stepped)
+            if test is None or not 0 <= event < last:
+                raise SessionError("only the run of a test can be taken over, at an event before its end")
+            setup = msgspec.structs.replace(branch.setup, test=msgspec.structs.replace(test, taken_over_at=event + 1))
+            return self._new_branch(setup, f"from event {event + 1}", branch.id, 0, ())
+
+    def what_if(self, branch_id: int, event: int, what: str) -> Branch:
+        """The run of a test with one thing changed: what becomes of the message of this event, or a crash."""
+        with self._lock:
+            branch = self.branch(branch_id)
+            test = branch.setup.test
+            if test is None:
+                raise SessionError("only the run of a test has choices to change; go back and make another step")
+            test = msgspec.structs.replace(test, taken_over_at=None)
+            setup = msgspec.structs.replace(branch.setup, test=test)
+            if found := re.fullmatch(r"crash (\d)", what):
+                test.crashes = [*test.crashes, CrashHere(event + 1, int(found[1]))]
+            elif what in CHANGES:
+                test.edits = [*test.edits, self._edit(branch, setup, WhatIf(event, what))]
+            else:
+                raise SessionError(f"there is no change {what!r}; there are: {', '.join(CHANGES)}, crash 0")
+            new = self._new_branch(setup, f"{what} at event {event + 1}", branch.id, 0, ())
+            new.beside = branch.id
+            return new
+
+    def _edit(self, branch: Branch, setup: Setup, asked: WhatIf) -> Edit:
+        process = None if branch.setup.is_stepped else self._processes.get(branch.id)
+        if process is None:
+            process = _Process(setup, ())
+            first = process.reply()
+            if first.cannot:
+                raise SessionError(first.cannot)
+            if not branch.setup.is_stepped:
+                self._keep(branch, process)
+        reply: Reply = process.what_if(asked)
+        if process not in self._processes.values():
+            process.close()
+        if reply.edit is None:
+            raise SessionError(reply.refused or reply.cannot)
+        return reply.edit
+
+    def finished(self, branch_id: int) -> Finished:
+        """The branch played out, as its saved file is on the command line."""
+        with self._lock:
+            branch = self.branch(branch_id)
+            process = _Process(branch.setup, branch.steps, finish)
+            reply = process.reply()
+            process.close()
+            if not isinstance(reply, Finished):
+                raise SessionError(reply.cannot)
+            return reply
 
     def branch(self, branch_id: int) -> Branch:
         with self._lock:
@@ -195,6 +264,8 @@ class Session:
         with self._lock:
             branch = self.branch(branch_id)
             setup = branch.setup
+            if setup.test is not None:
+                raise SessionError("this branch begins with a test, so it is saved as choices")
             seed = "" if setup.seed == 1 else f"# Play it with --seed {setup.seed}.\n"
             title = f"# {branch.name}, from a live page.\n"
             header = setup.header.strip("\n")
@@ -270,9 +341,12 @@ class Session:
         branch.moments += reply.moments
         branch.data = reply.data
         branch.ended, branch.rule = reply.ended, reply.rule
-        if branch.ended:
+        if branch.ended and branch.setup.is_stepped:
             process.close()
             return
+        self._keep(branch, process)
+
+    def _keep(self, branch: Branch, process: _Process) -> None:
         self._processes[branch.id] = process
         while len(self._processes) > _PROCESSES_MAX:
             self._close_process(next(iter(self._processes)))

@@ -135,7 +135,7 @@ def main(args: argparse.Namespace) -> int:
             print(_same_run(run, record, records.code_of(args.raft, test.file, kv)))
     if args.write_choices is not None:
         try:
-            play = None if header is None else header.play
+            play = None if header is None else header.play or header.interventions
             write_choices(args.write_choices, recording.choices, test=test.name, digest=run.digest, play=play)
         except OSError as error:
             return _cannot(f"{args.write_choices}: {error.strerror}")
@@ -157,6 +157,10 @@ def _with_choices(test: LabTest, header: ChoiceFileHeader, choices: Choices) -> 
     """A shrunk run has a recorded schedule instead of the test's code, or omits some of its faults."""
     from raftlab.scenarios.recorded_schedule import ScheduleRecording, make_schedule_test, record_operations
 
+    if header.interventions is not None:
+        from raftlab.scenarios.interventions import with_interventions
+
+        return with_interventions(test, header.interventions)
     if header.play is not None:
         return replace(make_schedule_test(header.play), name=test.name, file=test.file)
     if any(place[0] == ChoiceKind.FAULT for place, _ in choices.chosen):

@@ -23,6 +23,7 @@ const LIVE_KEYS = [
   ["m M", "choose the next, previous message in flight"],
   ["g l y", "deliver, lose, duplicate the chosen message"],
   ["D L H", "deliver all, lose all, heal all"],
+  ["K", "in the run of a test: take it over after the chosen event"],
   ["u U", "back, forward by a step; what you do there begins a branch"],
   [":", "type a step"],
   ["b", "branches: switch, name, compare, delete"],
@@ -121,6 +122,11 @@ class LivePage extends Page {
     return this.moment.actions.peers.length;
   }
 
+  // Whether the chosen event is of the test's own run, before anybody took it over.
+  get inTest() {
+    return this.state.ofTest && (!this.state.stepped || this.current < this.moments[0].events - 1);
+  }
+
   take({ data, rest }) {
     if (rest.tree) this.tree = rest.tree;
     if (rest.error) return this.tell(rest.error, true);
@@ -138,7 +144,7 @@ class LivePage extends Page {
   #accept(rest) {
     this.tree = rest.tree;
     const known = rest.known ? this.moments.slice(0, rest.known) : [];
-    this.state = { branch: rest.branch, moments: [...known, ...rest.moments], note: rest.note };
+    this.state = { branch: rest.branch, moments: [...known, ...rest.moments], note: rest.note, stepped: rest.stepped, ofTest: rest.of_test };
     this.run.newFrom = (event) => {
       const step = this.stepOf(event);
       return step > 0 && event === this.endOf(step) ? this.moments[step - 1].events : event;
@@ -152,8 +158,9 @@ class LivePage extends Page {
   #whatCame() {
     const shown = this.moments[this.last].shown;
     const { run } = this.run;
-    if (run.failed) return run.headline;
-    return shown || this.moments[this.last].step;
+    if (run.failed) return "the run has failed; the panel says why";
+    if (!this.state.stepped) return "the test has passed";
+    return shown || this.moments[this.last].step || (this.state.ofTest ? "taken over: the test has ended, all clocks stand still" : "");
   }
 
   tell(text, refused = false) {
@@ -164,7 +171,17 @@ class LivePage extends Page {
 
   async act(step) {
     if (this.busy) return;
+    if (this.inTest) return this.tell("here the test acts; take the run over first (K)", true);
     await this.#asking("act", { branch: this.state.branch, at: this.at, step });
+  }
+
+  takeOver() {
+    if (!this.inTest) return this.tell("only the run of a test can be taken over", true);
+    return this.#asking("take-over", { branch: this.state.branch, event: this.current });
+  }
+
+  whatIf(what) {
+    return this.#asking("what-if", { branch: this.state.branch, event: this.current, what });
   }
 
   async #asking(path, body) {
@@ -208,6 +225,7 @@ class LivePage extends Page {
     if (!this.state) return;
     const queued = this.run.call[event];
     this.#setMoment(this.stepOf(event));
+    if (this.inTest) return;
     const id = queued >= 0 ? this.run.calls.id[queued] : -1;
     const place = this.moment.actions.messages.findIndex((one) => one.id === id);
     if (place >= 0) {
@@ -225,13 +243,16 @@ class LivePage extends Page {
   // ---- what is shown ----------------------------------------------------------------------------------------------
 
   #showLive() {
-    this.#showSubjects();
-    this.#showActions();
-    this.#showMessages();
+    if (this.inTest) this.#showChanges();
+    else {
+      this.#showSubjects();
+      this.#showActions();
+      this.#showMessages();
+    }
     this.#showSteps();
     const here = this.tree.find((one) => one.id === this.state.branch);
     const outcome = byId("outcome");
-    outcome.textContent = here?.rule ? `violates ${here.rule}` : here?.ended ? "failed" : `${this.last} steps, ${(this.run.endNs / 1e9).toFixed(3)} s`;
+    outcome.textContent = here?.rule ? `violates ${here.rule}` : here?.ended ? "failed" : !this.state.stepped ? "passed" : `${this.last} steps, ${(this.run.endNs / 1e9).toFixed(3)} s`;
     outcome.className = here?.ended ? "failed" : "";
     byId("branches-button").textContent = `Branches ${this.tree.length}`;
     this.panel.fieldsOf = this.subject < 0 ? null : this.run.lanes.findIndex((lane) => lane.name === String(this.subject));
@@ -253,6 +274,28 @@ class LivePage extends Page {
   get actions() {
     const { all, peers, links } = this.moment.actions;
     return this.subject < 0 ? all : [...peers[this.subject], ...links[this.subject]];
+  }
+
+  // What can be changed in the run of a test, at the chosen event.
+  #showChanges() {
+    const { run } = this;
+    const event = this.current;
+    const about = run.call[event] >= 0;
+    const isReply = ["answer", "reply"].includes(run.kind(event)) || (run.kind(event) === "drop" && run.calls.answered[run.call[event]] >= 0);
+    const lane = run.lane[event];
+    const change = (what, text) => el("button", { class: "action", "data-step": what, onclick: () => this.whatIf(what) }, text);
+    const parts = [
+      el("p", {}, `Event ${event + 1}: ${this.panel.sentence(event)}`),
+      el("button", { class: "action", "data-step": "take over", onclick: () => this.takeOver() }, "take over here", el("kbd", {}, "K")),
+      el("span", { class: "break" }),
+      about ? el("span", { class: "quiet" }, `What if this ${isReply ? "reply" : "request"} …`) : el("span", { class: "quiet" }, "Choose a message, and you can change what becomes of it."),
+      about ? [change("lost", "is lost"), change("at once", "arrives at once"), change("100 ms later", "arrives 100 ms later"), isReply ? null : change("twice", "arrives twice")] : [],
+      lane >= 0 && run.lanes[lane].peer ? [el("span", { class: "break" }), change(`crash ${run.lanes[lane].name}`, `${run.name(lane)} crashes here, and restarts`)] : [],
+    ];
+    fill(byId("subjects"), el("b", {}, "The run of a test"));
+    fill(byId("actions"), parts.flat());
+    byId("flight-title").textContent = "What if";
+    fill(byId("messages"), el("li", {}, "Go to any moment of the run. Change one thing there: the run is made again, with all other choices as they were, and shown beside this one. Or take the run over: up to there it is the same, and then you choose every step."));
   }
 
   #showActions() {
@@ -317,7 +360,7 @@ class LivePage extends Page {
   #showSteps() {
     const here = this.tree.find((one) => one.id === this.state.branch);
     const rows = this.moments.map((moment, i) =>
-      el("li", {}, el("button", { class: `${i > this.at ? "later" : ""}${here?.ended && i === this.last ? " violated" : ""}`, "aria-current": i === this.at ? "step" : null, onclick: () => this.toMoment(i) }, i ? `${i} ${moment.step}` : "0 the beginning")),
+      el("li", {}, el("button", { class: `${i > this.at ? "later" : ""}${here?.ended && i === this.last ? " violated" : ""}`, "aria-current": i === this.at ? "step" : null, onclick: () => this.toMoment(i) }, i ? `${i} ${moment.step}` : !this.state.ofTest ? "0 the beginning" : this.state.stepped ? "0 the test, until it was taken over" : "the whole run of the test")),
     );
     fill(byId("steps-made"), rows);
     byId("made-title").textContent = this.at < this.last ? `Step ${this.at} of ${this.last}: go on here as a branch` : `Steps of ${here?.name ?? ""}`;
@@ -467,8 +510,13 @@ class LivePage extends Page {
 
   save() {
     const link = (path, text) => el("p", {}, el("a", { href: `${path}?branch=${this.state.branch}`, download: "" }, text));
-    fill(byId("export"), el("h2", {}, "Save this branch"), link("scenario", "as a scenario: lab scenario FILE makes the same steps"), link("page", "as one HTML page, as make page writes it"), el("button", { autofocus: true, onclick: () => byId("export").close() }, "Close"));
+    const verdict = el("p", { class: "quiet" }, "Playing it out as the command line does …");
+    const file = this.state.ofTest ? link("choices", "as choices: lab replay FILE makes the same run") : link("scenario", "as a scenario: lab scenario FILE makes the same steps");
+    fill(byId("export"), el("h2", {}, "Save this branch"), file, link("page", "as one HTML page, as make page writes it"), verdict, el("button", { autofocus: true, onclick: () => byId("export").close() }, "Close"));
     byId("export").showModal();
+    ask("finished", { branch: this.state.branch }).then(({ rest }) => {
+      verdict.textContent = rest.error ?? `On the command line ${this.state.ofTest ? "the run" : "the scenario"} ${rest.failed ? `fails: ${rest.finished}` : "passes"}.`;
+    });
   }
 
   #helpLive() {
@@ -524,7 +572,11 @@ class LivePage extends Page {
       return;
     }
     if (e.target.matches("input, select, textarea")) return;
-    const act = this.#keyed(e.key);
+    let act = this.#keyed(e.key);
+    if (this.inTest && act && !"bBOSTKUu:".includes(e.key)) {
+      if (/^\d$/.test(e.key)) return; // the page's own: only that peer
+      act = () => this.tell("here the test acts; take the run over first (K)", true);
+    }
     if (!act) return;
     e.preventDefault();
     e.stopPropagation();
@@ -559,6 +611,7 @@ class LivePage extends Page {
       S: () => this.save(),
       G: () => (this.example && this.following ? this.act(this.following) : this.tell("no example has been begun; Help has some", true)),
       T: () => this.retry(),
+      K: () => this.takeOver(),
     }[key];
   }
 

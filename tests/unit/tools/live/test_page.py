@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from raftlab.tools.live.run import Setup
+from raftlab.tools.live.run import Setup, TestRun
 from raftlab.tools.live.server import LiveServer
 from raftlab.tools.live.session import Session, peer_files
 from tests.mutants.tool.mutants import load_mutants
@@ -28,9 +28,10 @@ def live(browser):
     """Opens a live page; afterwards: no complaint, and nothing was asked of anybody but its server."""
     opened = []
 
-    def open_(raft=REFERENCE, header=HEADER, **how):
+    def open_(raft=REFERENCE, header=HEADER, test=None, **how):
         session = Session()
-        session.open(Setup(raft, "live.scenario", header), name="main")
+        setup = Setup(raft, "live.scenario", header) if test is None else Setup(raft, test, "", 7, test=TestRun(test))
+        session.open(setup, name="main")
         server = LiveServer(session, files=lambda: peer_files(raft), gone_s=0.5)
         thread = threading.Thread(target=server.serve, daemon=True)
         thread.start()
@@ -203,6 +204,31 @@ def test_changed_code_is_offered_and_compared(live, tmp_path):
     raft.write_text("def broken(:\n")
     press(tab, "T")
     assert "raft.py:1" in tab.text("#status")
+
+
+def test_what_if_and_taking_over_a_failed_run(live, tmp_path):
+    (found,) = [one for one in load_mutants() if one.id == "figure8-commit"]
+    (tmp_path / "raft.py").write_text(found.source())
+    tab = live(tmp_path / "raft.py", test="test_figure8_unreliable_2c")
+    assert tab.text("#outcome") == "violates earned-commit" and steps(tab) == []
+    press(tab, "v")
+    assert steps(tab) == []
+    say(tab, "campaign 0")
+    assert "take the run over first" in tab.text("#status")
+    press(tab, "ArrowUp", "ArrowUp", "ArrowUp")
+    click(tab, ".action", "is lost")
+    tab.eval("new Promise((done) => setTimeout(done, 500))")
+    assert "The first difference is event" in tab.text("#banner")
+    press(tab, "B", "Home", "ArrowDown", "ArrowDown", "ArrowDown", "ArrowDown", "K")
+    assert tab.text("#title").startswith("from event") and tab.text("#outcome").startswith("0 steps")
+    say(tab, "heal", "run 1s")
+    assert steps(tab) == ["heal", "run 1s"]
+    press(tab, "S")
+    tab.eval(
+        "new Promise((done) => { const look = () => document.getElementById('export').innerText.includes("
+        "'On the command line') ? done() : setTimeout(look, 20); look(); })"
+    )
+    assert "the run passes" in tab.text("#export")
 
 
 def test_an_error_of_the_peer_is_shown_with_its_line(live, tmp_path):
