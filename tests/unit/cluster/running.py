@@ -1,4 +1,4 @@
-"""What the tests with real processes share: free ports, processes, clients whose every call is taken down."""
+"""Helpers of the tests with real processes: free ports, processes, clients that record a history."""
 
 import random
 import socket
@@ -16,7 +16,7 @@ from unit.students import ROOT
 
 
 def free_ports(count):
-    """A port such that it and the next ones are free, for now."""
+    """A port that is free, like those after it."""
     while True:
         first = random.SystemRandom().randrange(20_000, 32_000)
         try:
@@ -43,7 +43,7 @@ def program():
 
 
 class Clients:
-    """So many threads that put, append and get until they are told to stop; what they did is a history."""
+    """Threads that put, append and get until stop(), and record a history."""
 
     def __init__(self, running, loaded, *, clients, keys, pause_s):
         self.history = History(time.monotonic)
@@ -62,14 +62,14 @@ class Clients:
             return sum(not operation.pending for operation in self.history.operations)
 
     def wait_for(self, more):
-        """Until so many more operations have returned."""
+        """Wait until so many more operations have returned."""
         target, until_s = self.done() + more, time.monotonic() + 60
         while self.done() < target:
             assert time.monotonic() < until_s, f"{target - self.done()} of {more} operations did not return in a minute"
             time.sleep(0.01)
 
     def stop(self):
-        """And read every key once more."""
+        """Stop, and read every key once more."""
         self._stop.set()
         for thread in self._threads:
             thread.join(60)

@@ -1,4 +1,4 @@
-"""Real processes, killed and stopped under load, hit with garbage, on disks that are full: nothing is lost."""
+"""Real processes, killed, paused, sent garbage and with full disks, under load: no acknowledged data is lost."""
 
 import random
 import resource
@@ -27,18 +27,18 @@ def loaded(raft_package_restored):
     return program()
 
 
-def test_both_worlds_run_the_same_files(loaded):
-    """What `lab cluster serve` makes its peer and service of: the very files that the lab's tests run."""
+def test_lab_and_cluster_run_the_same_files(loaded):
+    """`lab cluster serve` loads the same files as the lab's tests."""
     files = {name: loaded.template.module(name).__file__ for name in (PEER, SERVICE, CLERK, "raft.persister")}
     here = {PEER: "raft/raft.py", SERVICE: "kv/server.py", CLERK: "kv/client.py", "raft.persister": "raft/persister.py"}
     assert files == {name: str(ROOT / path) for name, path in here.items()}
 
 
-# ---- What is done to a cluster that has clients ----------------------------------------------------------------
+# ---- Faults in a cluster with clients ------------------------------------------------------------------------
 
 
 def kill_and_stop(running, clients, *, times, more):
-    """A random process is killed or stopped, again and again, and comes back."""
+    """Repeatedly kill or pause a random process, and bring it back."""
     chance = random.Random()
     for number in range(times):
         peer = chance.randrange(3)
@@ -55,7 +55,7 @@ def kill_and_stop(running, clients, *, times, more):
 
 
 def kill_all(running, clients):
-    """Now only what is on the disks counts."""
+    """Kill all processes: only the disks remain."""
     for peer in range(3):
         running.kill(peer)
     running.start_all()
@@ -63,7 +63,7 @@ def kill_all(running, clients):
 
 
 def send_garbage(running, clients, *, frames):
-    """Of all kinds. Said once for each kind of trouble, and not hundreds of times."""
+    """Send all kinds of garbage. Each kind is logged once."""
     chance = random.Random(7)
     held = []
     said = [len(running.log(peer).read_text().splitlines()) for peer in range(3)]
@@ -74,15 +74,15 @@ def send_garbage(running, clients, *, frames):
         greeting = [tcp.MAGIC, tcp.pack(tcp.Hello())]
         framed = [struct.pack(">I", len(body)) + body for body in (*greeting, garbage)]
         first = [
-            garbage,  # no frame
+            garbage,  # not a frame
             framed[2],  # a frame of garbage
-            b"".join(framed),  # the same after a greeting
+            b"".join(framed),  # the same after a Hello
             b"".join(framed)[:-1],  # half a frame
-            b"".join(framed[:2]) + b"\xff\xff\xff\xff" + garbage,  # too long a one
+            b"".join(framed[:2]) + b"\xff\xff\xff\xff" + garbage,  # a frame that is too long
         ][number % 5]
         with suppress(ConnectionError):
             sock.sendall(first)
-        # Most go at once, some stay and say nothing more.
+        # Most disconnect at once; some stay connected and send nothing.
         if number % 40 == 3:
             held.append(sock)
         else:
@@ -96,9 +96,9 @@ def send_garbage(running, clients, *, frames):
 
 
 def fill_disk(running, clients):
-    """Of whoever leads: it stops with a word, the others go on, and when there is room again it is back."""
+    """Fill the leader's disk: it exits with a message, the others continue, and it can restart."""
     victim = next(peer for peer in range(3) if running.status(peer).leads)
-    # What a full disk does to a write, short of one: it ends in an error.
+    # A file size limit makes writes fail, as a full disk does.
     resource.prlimit(running.pid(victim), resource.RLIMIT_FSIZE, (6000, 6000))
     while running.is_alive(victim):
         clients.wait_for(1)
@@ -112,7 +112,7 @@ def fill_disk(running, clients):
     clients.wait_for(10)
 
 
-def test_every_acknowledged_write_survives_whatever_is_done_to_the_processes(tmp_path, loaded):
+def test_acknowledged_writes_survive_kills_and_pauses(tmp_path, loaded):
     with processes(tmp_path, "--max-raft-state", "20000" if SOAK else "3000") as running:
         running.start_all()
         clients = Clients(running, loaded, clients=16 if SOAK else 3, keys=8, pause_s=0.0 if SOAK else 0.01)
@@ -129,8 +129,8 @@ def test_every_acknowledged_write_survives_whatever_is_done_to_the_processes(tmp
             clients.close()
 
 
-def test_a_peer_that_comes_back_has_what_the_others_did_meanwhile(tmp_path, loaded):
-    """From a snapshot, where the log is gone; and the others say only once that it is away."""
+def test_restarted_peer_catches_up(tmp_path, loaded):
+    """By a snapshot, because the log was trimmed; and the others log its absence once."""
     with processes(tmp_path, "--max-raft-state", "2000") as running:
         running.start_all()
         running.kill(0)
@@ -148,6 +148,6 @@ def test_a_peer_that_comes_back_has_what_the_others_did_meanwhile(tmp_path, load
         assert clerk.get("key 0") == "value 0, and more"
         for peer in (1, 2):
             log = running.log(peer).read_text()
-            assert log.count("peer 0 at") <= 4, log  # gone and back, perhaps also when all began
+            assert log.count("peer 0 at") <= 4, log  # lost and back, perhaps also at the start
         for line in lines:
             line.close()

@@ -1,4 +1,4 @@
-"""`lab cluster` and its sub-commands, as they are typed: sessions, refusals, and no process left behind."""
+"""`lab cluster` and its sub-commands: sessions, errors, and no process left behind."""
 
 import os
 import re
@@ -24,7 +24,7 @@ LAB = (sys.executable, "-m", "raftlab")
 
 
 def session(*arguments, commands, code):
-    """What `lab cluster` prints when commands come through a pipe."""
+    """The output of `lab cluster` for commands from a pipe."""
     command = [*LAB, "cluster", *map(str, arguments)]
     done = subprocess.run(
         command, cwd=ROOT, input="\n".join(commands), capture_output=True, text=True, timeout=100, check=False
@@ -33,8 +33,8 @@ def session(*arguments, commands, code):
     return done.stdout, done.stderr
 
 
-def test_a_session_through_a_pipe(tmp_path):
-    """Kill one, stop one, bring both back; nothing but the answers is printed, and the data stays for the next time."""
+def test_session_from_a_pipe(tmp_path):
+    """Only results are printed, and the data stays."""
     data, port = tmp_path / "data", free_ports(3)
     addresses = ",".join(f"127.0.0.1:{port + peer}" for peer in range(3))
     commands = [
@@ -64,7 +64,7 @@ def test_a_session_through_a_pipe(tmp_path):
     assert any("peer 1: serving on 127.0.0.1" in line for line in lines[19:])
     assert running(data) == []
 
-    # A single process by hand is enough to see that it is refused: another's folder.
+    # The folder of another peer is refused.
     refused = subprocess.run(
         [*LAB, "cluster", "serve", "--me", "1", "--peers", addresses, "--data", data / "peer-0"],
         cwd=ROOT,
@@ -81,13 +81,13 @@ def test_a_session_through_a_pipe(tmp_path):
 
 
 def running(data):
-    """The processes whose command line names that folder."""
+    """Processes with that folder on their command line."""
     found = subprocess.run(["ps", "-ww", "-eo", "pid,stat,args"], capture_output=True, text=True, check=True).stdout
     return [line for line in found.splitlines() if f"{data}/" in line and " Z" not in line]
 
 
-def test_no_process_is_left_behind_when_the_prompt_is_killed(tmp_path):
-    """Not even one that is stopped."""
+def test_processes_end_when_the_prompt_is_killed(tmp_path):
+    """Even a paused one."""
     data = tmp_path / "data"
     command = [*LAB, "cluster", "--data", str(data), "--port", str(free_ports(2)), "--servers", "2"]
     lab = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -105,7 +105,7 @@ def test_no_process_is_left_behind_when_the_prompt_is_killed(tmp_path):
         time.sleep(0.05)
 
 
-def test_under_tls_from_certificate_to_answer(tmp_path):
+def test_cluster_works_under_tls(tmp_path):
     authority = trustme.CA()
     certificate = authority.issue_cert("127.0.0.1")
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
@@ -117,7 +117,7 @@ def test_under_tls_from_certificate_to_answer(tmp_path):
     assert out.splitlines()[1] == "1"
 
 
-def test_a_peer_that_ends_by_itself_is_told_with_its_last_words(tmp_path):
+def test_peer_that_exits_at_start_is_reported(tmp_path):
     student = tmp_path / "mine"
     shutil.copytree(ROOT / "raft", student)
     source = (student / "raft.py").read_text()
@@ -129,7 +129,7 @@ def test_a_peer_that_ends_by_itself_is_told_with_its_last_words(tmp_path):
     assert err == "lab cluster: peer 0 did not start: ValueError: a mistake of mine\n"
 
 
-# ---- Refusals ----------------------------------------------------------------------------------------------
+# ---- Errors --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_a_peer_that_ends_by_itself_is_told_with_its_last_words(tmp_path):
         ("cluster get a --peers 192.0.2.1:7", "lab cluster get: 192.0.2.1:7 can be reached from"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_refused_in_a_sentence(words, text, capsys, monkeypatch, raft_package_restored):
+def test_invalid_option_is_refused_in_one_line(words, text, capsys, monkeypatch, raft_package_restored):
     monkeypatch.chdir(ROOT)
     assert cli.main(words.split()) == 2
     out, err = capsys.readouterr()
@@ -160,7 +160,7 @@ def test_what_cannot_be_is_refused_in_a_sentence(words, text, capsys, monkeypatc
     assert (out, err.count("\n")) == ("", 1)
 
 
-def test_nobody_there_is_an_answer_too(capsys, monkeypatch, raft_package_restored):
+def test_missing_cluster_is_reported(capsys, monkeypatch, raft_package_restored):
     monkeypatch.chdir(ROOT)
     address = f"127.0.0.1:{free_ports(1)}"
     assert cli.main(["cluster", "get", "a", "--peers", address, "--within", "0.2"]) == 1
@@ -172,7 +172,7 @@ def test_nobody_there_is_an_answer_too(capsys, monkeypatch, raft_package_restore
     assert capsys.readouterr().out.splitlines()[1].split() == ["0", "no", "answer"]
 
 
-def test_a_port_that_is_taken_is_named(tmp_path):
+def test_used_port_is_reported(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         _, err = session("--data", tmp_path / "data", "--port", port, "--servers", "1", commands=[], code=2)
@@ -182,14 +182,14 @@ def test_a_port_that_is_taken_is_named(tmp_path):
     )
 
 
-# ---- What a person reads -----------------------------------------------------------------------------------
+# ---- Texts ---------------------------------------------------------------------------------------------------
 
 
-def test_every_command_says_what_it_does():
+def test_each_prompt_command_has_help():
     assert all(usage.split()[0] == name and text for name, (usage, text) in _helps().items())
 
 
-def test_the_table_of_a_status():
+def test_status_table():
     leader = StatusReply(0, 3, True, 0, 1200, 1199, 8_000, 2_500_000, 77, 0.634, 812.6, 0, 1.0, {1: 0, 2: -1, 3: 40})
     follower = StatusReply(1, 3, False, 0, 1199, 1190, 12_345, 20_000_000, 70, 12.0, 0.0, 0, 1.0)
     lost = StatusReply(2, 4, False, -1, 0, 0, 0, 0, 1, 0.0, 0.0, 0, 1.0)
@@ -203,8 +203,8 @@ def test_the_table_of_a_status():
     ]
 
 
-def test_what_a_process_says_when_its_last_save_was_torn(tmp_path):
-    """And then it serves: nobody was told of that save."""
+def test_torn_last_save_is_logged(tmp_path):
+    """And the peer serves: that save was never acknowledged."""
     folder = tmp_path / "peer"
     disk = DurableStore(folder, Owner(0, 1))
     disk.write(b"", b"")

@@ -1,4 +1,4 @@
-"""What is saved is there again; a torn last save yields the one before it, and any other damage is refused."""
+"""Saves are durable; a torn last save gives the one before it, and any other damage is refused."""
 
 import errno
 import os
@@ -26,7 +26,7 @@ ME = Owner(0, 3)
 
 
 def saves(folder, *states):
-    """Save these, in one life."""
+    """Save these states with one open store."""
     disk = DurableStore(folder, ME)
     for state in states:
         disk.write(*state)
@@ -44,18 +44,18 @@ def contents(folder):
 
 
 def log(entries):
-    """As Raft saves it: a length near the start, and a tail that grows."""
+    """Like Raft's state: a length near the start, and a growing tail."""
     return entries.to_bytes(4, "big") + b"".join(b"entry %d of some length;" % i for i in range(entries))
 
 
-# ---- What is saved is there again --------------------------------------------------------------------------
+# ---- Saving and reading --------------------------------------------------------------------------------------
 
 
-def test_the_labs_own_persister_has_it_again(tmp_path):
+def test_persister_has_the_last_save(tmp_path):
     persister = persister_on(DurableStore(tmp_path / "peer", ME))
     assert (persister.read_raft_state(), persister.read_snapshot()) == (b"", b"")
     persister.save(b"state", b"snapshot")
-    persister.save(b"state 2")  # and the snapshot stays
+    persister.save(b"state 2")  # keeps the snapshot
     assert (persister.read_raft_state(), persister.read_snapshot()) == (b"state 2", b"snapshot")
     os.close(_lock_of(persister))
     again = persister_on(DurableStore(tmp_path / "peer", ME))
@@ -63,7 +63,7 @@ def test_the_labs_own_persister_has_it_again(tmp_path):
 
 
 def _lock_of(persister):
-    """As the end of a process would: all it had open is closed."""
+    """Close all files, as the end of a process does."""
     disk = persister.on_save.__closure__[0].cell_contents
     lock, disk._lock = disk._lock, None
     return lock
@@ -71,9 +71,9 @@ def _lock_of(persister):
 
 @given(st.lists(st.tuples(st.binary(max_size=2000), st.binary(max_size=2000)), min_size=1, max_size=8))
 @settings(deadline=None, max_examples=200 if SOAK else 15, database=None)
-def test_the_last_of_any_saves_is_read(tmp_path_factory, states):
+def test_last_save_is_read(tmp_path_factory, states):
     folder = tmp_path_factory.mktemp("disk") / "peer"
-    for state in states:  # each in a life of its own, and then all in one
+    for state in states:  # reopened for each, and then all in one
         saves(folder, state)
         assert read(folder) == state
     saves(folder, *states)
@@ -82,7 +82,7 @@ def test_the_last_of_any_saves_is_read(tmp_path_factory, states):
 
 @given(st.binary(max_size=3000), st.data())
 @settings(deadline=None, max_examples=300 if SOAK else 40, database=None)
-def test_what_differs_makes_the_new_of_the_old(old, data):
+def test_differences_restore_the_new_state(old, data):
     new = bytearray(old)
     for _ in range(data.draw(st.integers(0, 4))):
         at = data.draw(st.integers(0, len(new)))
@@ -93,18 +93,18 @@ def test_what_differs_makes_the_new_of_the_old(old, data):
     assert all(found[i][0] + len(found[i][1]) < found[i + 1][0] for i in range(len(found) - 1))
 
 
-def test_one_more_entry_writes_little(tmp_path):
+def test_one_more_entry_writes_few_bytes(tmp_path):
     disk = DurableStore(tmp_path / "peer", ME)
     disk.write(log(5000), b"snapshot" * 1000)
     before = sum(map(len, contents(tmp_path / "peer").values()))
     disk.write(log(5001), disk.snapshot)
     written = sum(map(len, contents(tmp_path / "peer").values())) - before
     disk.close()
-    # The first block and the last one or two, of a state of over 100 kB.
+    # The first block and the last one or two, in a state of over 100 kB.
     assert len(log(5001)) > 100_000 and written < 600
 
 
-def test_files_do_not_grow_for_ever(tmp_path, monkeypatch):
+def test_files_do_not_grow_forever(tmp_path, monkeypatch):
     monkeypatch.setattr(disk_module, "PAIR_BYTES_MIN", 10_000)
     disk = DurableStore(tmp_path / "peer", ME)
     for number in range(500):
@@ -115,13 +115,13 @@ def test_files_do_not_grow_for_ever(tmp_path, monkeypatch):
     assert read(tmp_path / "peer") == (log(499 % 50), b"s499")
 
 
-# ---- Cuts and flipped bytes --------------------------------------------------------------------------------
+# ---- Truncated and flipped bytes -----------------------------------------------------------------------------
 
 STATES = [(log(count), b"snapshot of %d" % (count // 4)) for count in range(1, 12)]
 
 
 def damages(data, begin, end, chance):
-    """Each cut and flipped byte in data[begin:end], or so many of them, at random."""
+    """Every truncation and flipped byte in data[begin:end], or a random sample."""
     places = [(place, bit) for place in range(begin, end) for bit in (None, *range(8))]
     for place, bit in places if SOAK else chance.sample(places, min(len(places), 30)):
         if bit is None:
@@ -131,7 +131,7 @@ def damages(data, begin, end, chance):
 
 
 def written_by_the_last(folder, states):
-    """The file with the last save, where that begins, and the state before it. All in one life."""
+    """The file with the last save, its offset, and the state before it."""
     disk = DurableStore(folder, ME)
     for state in states[:-1]:
         disk.write(*state)
@@ -145,8 +145,8 @@ def written_by_the_last(folder, states):
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 10, 11])
-def test_a_torn_last_save_yields_the_one_before_it_and_other_damage_is_refused(tmp_path, count):
-    """1: the first of a new pair of files, while the old is still there; 2: the second, which ends the old pair."""
+def test_torn_last_save_is_ignored_and_other_damage_refused(tmp_path, count):
+    """1: the first of a new pair of files, before the old pair is deleted; 2: the second, after which it is."""
     folder = tmp_path / "peer"
     chance = random.Random(count)
     path, begin, before = written_by_the_last(folder, STATES[:count])
@@ -176,18 +176,18 @@ def restore(folder, files):
         path.write_bytes(data)
 
 
-def test_only_the_save_that_would_be_next_can_be_torn(tmp_path):
+def test_only_the_next_save_can_be_torn(tmp_path):
     folder = tmp_path / "peer"
     last, _, _ = written_by_the_last(folder, STATES)
     (other,) = [path for path in contents(folder) if path != last]
     files = contents(folder)
-    other.write_bytes(files[other] + b"torn")  # where the next save would be
+    other.write_bytes(files[other] + b"torn")  # the position of the next save
     assert read(folder) == STATES[-1]
     restore(folder, files)
-    last.write_bytes(files[last] + b"torn")  # where the one after it would be, which cannot have begun
+    last.write_bytes(files[last] + b"torn")  # the position of the save after the next, which cannot have started
     with pytest.raises(StoreError, match=str(last)):
         read(folder)
-    # The last two at once: no power cut does that.
+    # Both last saves: a power failure cannot do that.
     for path in files:
         path.write_bytes(files[path][:-1])
     with pytest.raises(StoreError, match=f"{last}|{other}"):
@@ -195,7 +195,7 @@ def test_only_the_save_that_would_be_next_can_be_torn(tmp_path):
 
 
 @pytest.mark.parametrize("gone", [".a", ".b"])
-def test_a_file_that_is_gone_is_refused(tmp_path, gone):
+def test_missing_file_is_refused(tmp_path, gone):
     folder = tmp_path / "peer"
     saves(folder, *STATES)
     (path,) = [path for path in contents(folder) if path.suffix == gone]
@@ -204,8 +204,8 @@ def test_a_file_that_is_gone_is_refused(tmp_path, gone):
         read(folder)
 
 
-def test_a_torn_save_may_come_again_and_again(tmp_path):
-    """Power goes in the middle of a save, and after the restart in the middle of the very next one."""
+def test_repeated_torn_saves_are_ignored(tmp_path):
+    """A power failure during a save, and after the restart during the next one."""
     folder = tmp_path / "peer"
     saves(folder, *STATES[:5])
     good = STATES[3]
@@ -221,7 +221,7 @@ def test_a_torn_save_may_come_again_and_again(tmp_path):
     assert read(folder)[0] == b"never acknowledged"
 
 
-# ---- Whose folder ------------------------------------------------------------------------------------------
+# ---- Ownership of the folder ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ def test_a_torn_save_may_come_again_and_again(tmp_path):
         (lambda folder: holding(folder), "is in use by another process; stop it first"),
     ],
 )
-def test_a_folder_that_is_not_its_own_is_refused(tmp_path, make, text):
+def test_foreign_folder_is_refused(tmp_path, make, text):
     folder = tmp_path / "peer"
     kept = make(folder)
     with pytest.raises(StoreError, match=text) as refused:
@@ -258,10 +258,10 @@ def holding(folder):
     return DurableStore(folder, ME)
 
 
-# ---- A disk that fails -------------------------------------------------------------------------------------
+# ---- Disk errors ---------------------------------------------------------------------------------------------
 
 
-def test_a_full_disk_loses_nothing_that_was_saved(tmp_path, monkeypatch):
+def test_full_disk_keeps_earlier_saves(tmp_path, monkeypatch):
     folder = tmp_path / "peer"
     disk = DurableStore(folder, ME)
     disk.write(*STATES[0])
@@ -283,8 +283,8 @@ def test_a_full_disk_loses_nothing_that_was_saved(tmp_path, monkeypatch):
     assert read(folder) == STATES[1]
 
 
-def test_what_was_saved_survives_kill_9(tmp_path):
-    """The saver tells the number of each save that has returned, and is killed at some moment."""
+def test_saves_survive_kill_9(tmp_path):
+    """A process prints the number of each finished save, and is killed at a random time."""
     script = (
         "import sys; from pathlib import Path; from raftlab.cluster.durable_store import DurableStore, Owner\n"
         "disk = DurableStore(Path(sys.argv[1]), Owner(0, 3))\n"

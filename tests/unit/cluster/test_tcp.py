@@ -1,4 +1,4 @@
-"""Calls over TCP: as in a simulation, through restarts, in parallel, and whatever else connects."""
+"""RPCs over TCP: as in a simulation, across restarts, concurrently, and with invalid connections."""
 
 import random
 import socket
@@ -32,7 +32,7 @@ class Words:
 
 
 class Echo:
-    """Says what it is told; "wait" waits until somebody says "go on"."""
+    """Returns its argument; "wait" blocks until a call of "go on"."""
 
     def __init__(self):
         self.go_on = threading.Event()
@@ -55,7 +55,7 @@ class Raft:
 
 
 class Place:
-    """A server, and ends that lead to it."""
+    """A server, and clients for it."""
 
     def __init__(self, credentials=PEER, address=ANY_PORT):
         self.echo, self.said, self.failed = Echo(), [], []
@@ -79,7 +79,7 @@ class Place:
         return TcpEnd(self.line(credentials, **more), self.server)
 
     def raw(self, data=b""):
-        """A connection of somebody else's."""
+        """A raw connection."""
         sock = socket.create_connection(self.tcp.address)
         sock.settimeout(20)
         sock.sendall(data)
@@ -117,22 +117,22 @@ def frame(body):
 GREETING = frame(MAGIC) + frame(tcp.pack(Hello()))
 
 
-# ---- Calls -------------------------------------------------------------------------------------------------
+# ---- Calls ---------------------------------------------------------------------------------------------------
 
 
-def test_a_call_returns_the_reply(place):
+def test_call_returns_the_reply(place):
     assert place.end().call("Echo.say", Words("hello")) == Words("hello")
     assert place.end(CLIENT).call("Echo.say", Words("x" * 500_000)) == Words("x" * 500_000)
 
 
-def test_calls_go_in_parallel_on_one_connection(place):
+def test_calls_share_one_connection_concurrently(place):
     end = place.end()
     replies = []
     threads = [threading.Thread(target=lambda: replies.append(end.call("Echo.say", Words("wait")))) for _ in range(50)]
     for thread in threads:
         thread.start()
     for _ in threads:
-        assert place.echo.waiting.acquire(timeout=20)  # all are there at once
+        assert place.echo.waiting.acquire(timeout=20)  # all calls run concurrently
     assert len(place.tcp._streams) == 1
     end.call("Echo.say", Words("go on"))
     for thread in threads:
@@ -140,11 +140,11 @@ def test_calls_go_in_parallel_on_one_connection(place):
     assert replies == [Words("wait")] * 50
 
 
-def test_without_a_reply_in_time_it_is_none(place):
+def test_call_without_reply_returns_none(place):
     assert place.end(timeout_s=0.01).call("Echo.say", Words("wait")) is None
 
 
-def test_a_call_on_a_lost_connection_is_none_at_once_and_later_ones_get_through_again(place):
+def test_lost_connection_returns_none_and_is_retried(place):
     said = []
     end = place.end(log=said.append, name="peer 1")
     answers = []
@@ -159,11 +159,11 @@ def test_a_call_on_a_lost_connection_is_none_at_once_and_later_ones_get_through_
     place.open(place.tcp.address)
     end._client.retry_now()
     assert end.call("Echo.say", Words("again")) == Words("again")
-    # Hundreds of tries, and it was said once.
+    # Hundreds of attempts, logged once.
     assert [line.partition(":")[0] for line in said] == ["peer 1 cannot be reached", "peer 1 is back"]
 
 
-def test_pauses_grow_and_cost_no_connection(place, monkeypatch):
+def test_pauses_between_retries_grow(place, monkeypatch):
     place.tcp.close()
     line, now_s = place.line(), [0.0]
     monkeypatch.setattr(tcp, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
@@ -180,13 +180,13 @@ def test_pauses_grow_and_cost_no_connection(place, monkeypatch):
     assert pauses_s[-1] == pytest.approx(tcp.PAUSE_S[1], abs=0.02)
 
 
-def test_an_exception_in_a_handler_is_told_to_who_runs_it(place):
+def test_exception_in_a_handler_is_passed_to_the_owner(place):
     assert place.end(timeout_s=0.2).call("Echo.say", Words("fail")) is None
     (error,) = place.failed
     assert str(error) == "a mistake in the handler"
 
 
-# ---- Who may call ------------------------------------------------------------------------------------------
+# ---- Authorization -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -197,12 +197,12 @@ def test_an_exception_in_a_handler_is_told_to_who_runs_it(place):
         (PEER, "Nobody.vote", "no service 'Nobody' for 'Nobody.vote'; its services: Echo, Raft"),
     ],
 )
-def test_a_call_that_cannot_work_is_an_error_and_no_none(place, credentials, method, text):
+def test_invalid_call_raises_an_error(place, credentials, method, text):
     with pytest.raises(RpcError, match=text):
         place.end(credentials).call(method, Words("x"))
 
 
-def test_a_peer_with_another_list_of_peers_is_refused_in_words(place):
+def test_peer_with_another_peer_list_is_refused(place):
     said = []
     line = place.line(Credentials(Hello("others", 2)), log=said.append, name="peer 1")
     assert not line.connect()
@@ -212,16 +212,16 @@ def test_a_peer_with_another_list_of_peers_is_refused_in_words(place):
 
 
 @pytest.mark.parametrize("address", [Address("0.0.0.0", 0), Address("192.0.2.1", 7000), Address("example.org", 7000)])
-def test_other_addresses_are_refused_without_tls(address):
+def test_non_loopback_addresses_need_tls(address):
     for make in (lambda: TcpClient(address, PEER), lambda: TcpServer(Server(), address, PEER, failed=print)):
         with pytest.raises(RpcError, match="can be reached from other machines"):
             make()
 
 
-# ---- Whatever else connects --------------------------------------------------------------------------------
+# ---- Invalid connections -------------------------------------------------------------------------------------
 
 
-def test_garbage_closes_its_connection_and_is_said_once(place):
+def test_garbage_closes_the_connection_and_is_logged_once(place):
     end = place.end(CLIENT)
     assert end.call("Echo.say", Words("before")) == Words("before")
     chance = random.Random(7)
@@ -231,7 +231,7 @@ def test_garbage_closes_its_connection_and_is_said_once(place):
         greeted = chance.random() < 0.5
         sock = place.raw(GREETING if greeted else b"")
         try:
-            # A frame of garbage; or no frame at all, but with more in it than its first bytes promise.
+            # A frame of garbage; or data that is longer than its length prefix.
             sock.sendall(frame(garbage) if chance.random() < 0.7 else b"\xff" + garbage)
             sock.shutdown(socket.SHUT_WR)
         except ConnectionError:
@@ -246,22 +246,22 @@ def test_garbage_closes_its_connection_and_is_said_once(place):
 @pytest.mark.parametrize(
     "body",
     [
-        b"\x93\x01\xa2\xff\xa0\xc4\x00",  # a name that is no UTF-8
-        b"\x91" * 100_000,  # lists in lists in lists
-        b"\x93\x01\xa8Echo.say\xc4\x02\xff\xff",  # a right request with wrong arguments
-        b"\x93\x01\xa8Echo.say\xc4\x08\x81\xa4text\xa1\xff",  # a text that is no UTF-8
+        b"\x93\x01\xa2\xff\xa0\xc4\x00",  # a name that is not UTF-8
+        b"\x91" * 100_000,  # deeply nested lists
+        b"\x93\x01\xa8Echo.say\xc4\x02\xff\xff",  # a valid request with invalid arguments
+        b"\x93\x01\xa8Echo.say\xc4\x08\x81\xa4text\xa1\xff",  # a text that is not UTF-8
         tcp.pack(tcp.TcpRequest(1, "Echo.__init__", b"")),
         tcp.pack(tcp.TcpRequest(1, "", b"")),
     ],
 )
-def test_frames_made_to_hurt_do_not(place, body):
+def test_malicious_frames_are_rejected(place, body):
     assert closed(place.raw(GREETING + frame(body)))
     assert place.tcp.refused == {Rejection.GARBAGE: 1}
     assert place.failed == []
     assert place.end().call("Echo.say", Words("still")) == Words("still")
 
 
-def test_a_length_that_is_too_large_takes_no_room(place):
+def test_too_large_length_allocates_no_memory(place):
     for data in (b"\xff\xff\xff\xff", GREETING + struct.pack(">I", tcp_server.CLIENT_FRAME_MAX + 1)):
         assert closed(place.raw(data))
     assert place.tcp.refused == {Rejection.TOO_LARGE: 2}
@@ -271,7 +271,7 @@ def test_a_length_that_is_too_large_takes_no_room(place):
     ]
 
 
-def test_half_a_frame_is_noticed(place):
+def test_partial_frame_is_detected(place):
     for data in (b"\0\0", GREETING[:10], GREETING + frame(b"x" * 100)[:50]):
         sock = place.raw(data)
         sock.shutdown(socket.SHUT_WR)
@@ -279,7 +279,7 @@ def test_half_a_frame_is_noticed(place):
     assert place.tcp.refused == {Rejection.PARTIAL_FRAME: 3}
 
 
-def test_a_slow_sender_is_not_waited_for(place, monkeypatch):
+def test_slow_sender_is_disconnected(place, monkeypatch):
     monkeypatch.setattr(streams, "FRAME_S", 0.1)
     monkeypatch.setattr(tcp_server, "HELLO_S", 0.1)
     for data in (b"", frame(MAGIC), GREETING + b"\0", GREETING + frame(b"x" * 100)[:50]):
@@ -287,7 +287,7 @@ def test_a_slow_sender_is_not_waited_for(place, monkeypatch):
     assert place.tcp.refused == {Rejection.TOO_SLOW: 4}
 
 
-def test_who_greets_and_says_nothing_may_stay(place, monkeypatch):
+def test_idle_connection_stays_open(place, monkeypatch):
     monkeypatch.setattr(streams, "FRAME_S", 0.05)
     monkeypatch.setattr(tcp_server, "HELLO_S", 0.05)
     line = place.line()
@@ -296,19 +296,19 @@ def test_who_greets_and_says_nothing_may_stay(place, monkeypatch):
     assert line.is_up
 
 
-def test_who_takes_no_replies_is_left(place, monkeypatch):
-    """A client that asks and asks and never reads: its connection ends, and so do the threads that answer."""
+def test_receiver_that_stops_reading_is_disconnected(place, monkeypatch):
+    """A client that sends requests and never reads: its connection is closed, and the server's threads end."""
     monkeypatch.setattr(streams, "SEND_S", 0.1)
     request = frame(tcp.pack(tcp.TcpRequest(1, "Echo.say", tcp.encode(Words("x" * 900_000)))))
     sock = place.raw(GREETING)
     with sock, suppress(ConnectionError):
         while True:
             sock.sendall(request)
-    wait_until(lambda: place.tcp.refused)  # first it is closed, so that nobody waits for it any more
+    wait_until(lambda: place.tcp.refused)  # wait until it is closed
     assert set(place.tcp.refused) == {Rejection.TOO_SLOW}
 
 
-def test_there_is_an_end_to_connections(place, monkeypatch):
+def test_number_of_connections_is_limited(place, monkeypatch):
     monkeypatch.setattr(tcp_server, "CONNECTIONS_MAX", 3)
     held = [place.line() for _ in range(3)]
     assert all(line.connect() for line in held)
@@ -317,7 +317,7 @@ def test_there_is_an_end_to_connections(place, monkeypatch):
     assert all(line.is_up for line in held)
 
 
-# ---- TLS ---------------------------------------------------------------------------------------------------
+# ---- TLS -----------------------------------------------------------------------------------------------------
 
 
 class Authority:
@@ -342,13 +342,13 @@ class Authority:
         return Credentials(hello, tls)
 
 
-def test_under_tls_both_sides_prove_who_they_are(tmp_path):
+def test_tls_authenticates_both_sides(tmp_path):
     ours, others = Authority(tmp_path, "ours"), Authority(tmp_path, "others")
     place = Place(ours.credentials(["127.0.0.1"]))
     try:
         end = place.end(ours.credentials(["client"]))
         assert end.call("Echo.say", Words("hello" * 50_000)) == Words("hello" * 50_000)
-        # Many threads at once, large and small, in both directions.
+        # Many threads, large and small messages, in both directions.
         texts = [f"{number}" * (1 + number % 7 * 3000) for number in range(100)]
         replies = {}
         threads = [
@@ -373,7 +373,7 @@ def test_under_tls_both_sides_prove_who_they_are(tmp_path):
         place.close()
 
 
-def test_a_server_with_a_certificate_for_another_name_is_not_trusted(tmp_path):
+def test_server_certificate_must_match_the_address(tmp_path):
     ours = Authority(tmp_path, "ours")
     place = Place(ours.credentials(["elsewhere.example"]))
     said = []
@@ -384,5 +384,5 @@ def test_a_server_with_a_certificate_for_another_name_is_not_trusted(tmp_path):
         place.close()
 
 
-def test_with_tls_other_addresses_are_allowed(tmp_path):
+def test_non_loopback_addresses_work_with_tls(tmp_path):
     TcpClient(Address("192.0.2.1", 7000), Authority(tmp_path, "ours").credentials(["client"]))

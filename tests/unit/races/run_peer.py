@@ -1,4 +1,4 @@
-"""A few lines of a peer's, run as one: rewritten, on a node of a simulation, with its races looked for."""
+"""Runs a few lines of code as a peer: rewritten, on a simulated node, with race detection."""
 
 import ast
 import sys
@@ -28,12 +28,12 @@ class Ran:
 
     @property
     def report(self):
-        """The race, line by line."""
+        """The report of the race, line by line."""
         return [self.error.text, *self.error.evidence]
 
 
 def run_peer(source, seed=0, *, preempt=False, choice_source=None, calls=("main",)):
-    """`calls`: functions of the module that the tester has the node run, all at once."""
+    """`calls`: functions of the module that run on the node, concurrently."""
     source = (HEAD + textwrap.dedent(source)).encode()
     sites, fields = SiteTable(), FieldNames([ast.parse(source)])
     code = rewrite(source, FILE, sites, fields, preempt=preempt)
@@ -45,7 +45,7 @@ def run_peer(source, seed=0, *, preempt=False, choice_source=None, calls=("main"
         detector = RaceDetector(current_simulation(), current_node(), sites, frozenset(("racing_peer",)))
         ran.detector = detector
         module = ModuleType("racing_peer")
-        sys.modules[module.__name__] = module  # dataclasses ask there
+        sys.modules[module.__name__] = module  # dataclasses look it up
         preempter = Preempter(current_simulation(), current_node())
         vars(module).update(
             detector.helpers(),

@@ -1,4 +1,4 @@
-"""Races named: what is one, what is none, and in which words."""
+"""The race detector: what it reports, what it does not, and the report."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def race(body, *calls):
     return run_peer(PEER + body, calls=calls or ("one", "two"))
 
 
-def test_a_race_names_both_lines_and_the_forgotten_lock():
+def test_report_has_both_lines_and_the_missing_lock():
     ran = race("""
 def one():
     with peer.mu:
@@ -46,8 +46,8 @@ def two():
     assert [(place.line, place.function) for place in ran.error.places] == [(21, "one"), (23, "two")]
 
 
-def test_a_race_is_one_whether_or_not_it_hurts():
-    # Second one, then two, with a second between them: nothing orders them all the same.
+def test_race_without_effect_is_reported():
+    # one() runs a second before two(), which does not order them.
     ran = race("""
 def one():
     peer.term += 5
@@ -69,7 +69,7 @@ def two():
         "def two():\n    while not peer.done.is_set():\n        time.sleep(1)\n    peer.term = 2\n",
         "def one():\n    peer.log.append(1)\n    peer.box.put(1)\n"
         "def two():\n    peer.box.get()\n    peer.log.append(2)\n",
-        # A lock that one takes and another lets go of is a signal.
+        # A lock that one thread acquires and another releases is a signal.
         "def one():\n    peer.mu.acquire()\n    time.sleep(2)\n    peer.term = 1\n    peer.other_mu.acquire()\n"
         "    peer.mu.release()\n"
         "def two():\n    time.sleep(1)\n    peer.mu.acquire()\n    peer.term = 2\n",
@@ -78,7 +78,7 @@ def two():
     ],
     ids=["lock", "event", "event seen", "queue", "lock as a signal", "elements"],
 )
-def test_what_is_ordered_is_no_race(body):
+def test_ordered_accesses_are_not_reported(body):
     ran = race(body)
     assert ran.error is None
     assert ran.remarks == []
@@ -102,11 +102,11 @@ def test_what_is_ordered_is_no_race(body):
         ("def one():\n    peer.term, x = 1, 2\ndef two():\n    peer.term = peer.term + 1\n", "Data race on peer.term"),
     ],
 )
-def test_containers_are_looked_into(body, first):
+def test_accesses_to_containers_are_checked(body, first):
     assert race(body).report[0].startswith(first)
 
 
-def test_two_locks_are_no_lock():
+def test_different_locks_do_not_order():
     ran = race("""
 def one():
     with peer.mu:
@@ -118,7 +118,7 @@ def two():
     assert ran.report[-1] == "  Likely: the two accesses hold different locks."
 
 
-def test_threads_are_ordered_by_start_and_join():
+def test_start_and_join_order_threads():
     assert (
         race(
             """
@@ -138,7 +138,7 @@ def one():
     )
 
 
-def test_a_condition_orders_through_its_lock():
+def test_condition_orders_by_its_lock():
     ran = race("""
 def one():
     with peer.changed:
@@ -158,7 +158,7 @@ def make():
     assert ran.value == 7
 
 
-def test_a_tuple_that_is_published_by_one_assignment_is_no_race():
+def test_reading_a_field_of_tuples_is_not_reported():
     ran = race("""
 def one():
     with peer.mu:
@@ -171,7 +171,7 @@ def two():
 
 
 @pytest.mark.parametrize("frozen", [True, False])
-def test_so_is_a_frozen_dataclass_and_no_other(frozen):
+def test_only_frozen_dataclasses_may_be_read_without_lock(frozen):
     ran = race(f"""
 import dataclasses
 @dataclasses.dataclass(frozen={frozen})
@@ -186,7 +186,7 @@ def two():
     assert (ran.error is None) is frozen
 
 
-def test_a_flag_that_changes_once_is_a_remark():
+def test_flag_that_changes_once_is_benign():
     flag = "def one():\n    with peer.mu:\n        peer.dead = True\ndef two():\n    return peer.dead\n"
     ran = race(flag)
     assert ran.error is None
@@ -198,7 +198,7 @@ def test_a_flag_that_changes_once_is_a_remark():
     assert race(back.replace("return peer.dead", "time.sleep(1)\n    seen = peer.dead")).error.rule == "race"
 
 
-def test_a_comment_excuses_a_line_and_is_told():
+def test_commented_line_is_benign_and_mentioned():
     ran = race("""
 def one():
     with peer.mu:
@@ -213,7 +213,7 @@ def two():
     ]
 
 
-def test_a_thread_that_is_started_before_the_fields_are_set():
+def test_thread_started_before_fields_are_set_is_reported():
     ran = run_peer(
         """
 class Peer:
@@ -234,7 +234,7 @@ def main():
     assert ran.report[-1] == "  Likely: __init__() starts a thread before it sets self.votes; start threads last."
 
 
-def test_slots_private_names_and_objects_that_come_and_go():
+def test_slots_and_private_names_are_checked():
     ran = run_peer(
         """
 class Batch:
@@ -263,7 +263,7 @@ def main():
     assert ran.report[1].strip().startswith("and reads it at peer.py:12 in size(), without a lock")
 
 
-def test_what_a_student_derives_from_a_lock_or_a_queue_orders_too():
+def test_subclasses_of_locks_and_queues_order():
     ran = run_peer(
         """
 class Box(queue.Queue):
@@ -291,7 +291,7 @@ def main():
     assert ran.value == (2, 2, "Box")
 
 
-def test_a_property_is_looked_at_in_its_own_lines_and_a_local_is_each_threads_own():
+def test_properties_are_checked_in_their_own_code():
     ran = run_peer(
         """
 class Mine(threading.local):

@@ -1,4 +1,4 @@
-"""Turns that are lost: where, how late, whose time that is, and that one seed is one run."""
+"""Preemption: where, how long, whose time it costs, and that one seed is one run."""
 
 from labsim import Simulation
 from labsim.choices import DefaultSource, OverridingSource, RecordingSource, SeededSource
@@ -29,7 +29,7 @@ def main():
 """
 
 
-def test_a_compound_update_without_a_lock_loses_some_and_one_with_a_lock_none():
+def test_unlocked_increments_are_lost():
     ran = run_peer(COUNTS, preempt=True)
     assert ran.error is None
     counted, unseen = ran.value
@@ -43,7 +43,7 @@ def test_one_seed_is_one_run():
     assert digests[0] == digests[1] != digests[2]
 
 
-def test_a_run_is_repeated_from_its_choices_and_each_can_be_taken_back():
+def test_recorded_preemptions_are_replayed_or_removed():
     recording = RecordingSource(SeededSource(3))
     first = run_peer(COUNTS, preempt=True, choice_source=recording)
     choices = recording.choices
@@ -56,7 +56,7 @@ def test_a_run_is_repeated_from_its_choices_and_each_can_be_taken_back():
     assert run_peer(COUNTS, preempt=True, choice_source=OverridingSource(DefaultSource(), choices)).value == (800, 800)
 
 
-def test_a_loss_says_who_where_and_how_late():
+def test_preemption_event_has_task_line_and_delay():
     ran = run_peer(COUNTS, 5, preempt=True)
     lost = [event.detail for event in ran.simulation.trace if event.kind == PREEMPT]
     assert {loss.file for loss in lost} == {"peer.py"}
@@ -69,7 +69,7 @@ def test_a_loss_says_who_where_and_how_late():
     assert len(caught_up) <= len(delayed_of_64)
 
 
-def test_time_that_is_lost_is_the_machines_and_counts_once():
+def test_overlapping_delays_count_once():
     simulation = Simulation(1)
     node = simulation.node("1")
 
@@ -91,7 +91,7 @@ def test_time_that_is_lost_is_the_machines_and_counts_once():
     simulation.run(main)
 
 
-def test_nothing_is_lost_in_the_clocks_calls_nor_outside_a_run():
+def test_timer_callbacks_are_not_preempted():
     simulation = Simulation(1)
 
     def main():
@@ -102,7 +102,7 @@ def test_nothing_is_lost_in_the_clocks_calls_nor_outside_a_run():
     assert simulation.run(main) == 2000
 
 
-def test_a_written_loss_that_cannot_be_is_none():
+def test_invalid_recorded_preemption_is_ignored():
     class Absurd(DefaultSource):
         def choose(self, place, ordinal, distribution):
             return (
@@ -114,7 +114,7 @@ def test_a_written_loss_that_cannot_be_is_none():
     assert run_peer(COUNTS, preempt=True, choice_source=Absurd()).value == (800, 800)
 
 
-def test_chances_are_as_likely_as_they_say():
+def test_distributions_have_the_stated_frequencies():
     for distribution in DISTRIBUTIONS.values():
         drawn = [distribution.sample((n * 0x9E3779B97F4A7C15) % 2**64) for n in range(4096)]
         lost = [loss for loss in drawn if loss.at]
@@ -150,8 +150,8 @@ def main():
 """
 
 
-def test_between_two_critical_sections_in_a_row_much_can_happen():
-    # They come 65 ms apart: only who waits longer than that between its sections, as nowhere else, is overtaken.
+def test_thread_is_delayed_between_critical_sections():
+    # Threads start 65 ms apart, so one is overtaken only by a longer delay, which is possible only between sections.
     assert run_peer(TWO_SECTIONS).value == 1
     runs = [run_peer(TWO_SECTIONS, seed, preempt=True) for seed in range(12)]
     assert {run.error for run in runs} == {None}

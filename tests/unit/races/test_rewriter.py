@@ -1,4 +1,4 @@
-"""Rewritten code does what it did, whatever it is written in, and keeps its lines."""
+"""Rewritten code behaves the same and keeps its lines."""
 
 import ast
 import inspect
@@ -18,7 +18,7 @@ from raftlab.races.rewriter import rewrite
 from raftlab.races.sites import SiteTable
 from unit.races.run_peer import run_peer
 
-# Each defines main(); what that returns, or raises at which line, must not depend on the rewriting.
+# Each defines main(). Its result, or its error and line, must not change.
 PROGRAMS = {
     "decorators and closures": """
         import functools
@@ -216,7 +216,7 @@ PROGRAMS = {
                 7
             )
         """,
-    "an attribute that is not there": """
+    "a missing attribute": """
         class P:
             def __init__(self):
                 self.term = 1
@@ -253,20 +253,20 @@ def execute(source, *, rewritten):
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_rewritten_program_does_the_same(name):
+def test_rewritten_code_behaves_the_same(name):
     source = textwrap.dedent(PROGRAMS[name]).encode()
     assert execute(source, rewritten=True) == execute(source, rewritten=False)
 
 
-@pytest.mark.parametrize("name", [name for name in PROGRAMS if "exception" not in name and "not there" not in name])
-def test_and_in_a_run_too(name):
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if "exception" not in name and "missing" not in name])
+def test_rewritten_code_behaves_the_same_in_a_run(name):
     source = textwrap.dedent(PROGRAMS[name])
     ran = run_peer(source, preempt=True)
     assert ran.error is None
     assert repr(ran.value) == execute(source.encode(), rewritten=False)
 
 
-def test_windows_line_ends_and_a_comment_of_another_encoding():
+def test_line_ends_and_encodings_are_kept():
     source = "# coding: latin-1\r\n# \xe9\r\ndef main():\r\n    x = [1,\r\n         2]\r\n    return x[9]\r\n"
     both = [execute(source.encode("latin-1"), rewritten=rewritten) for rewritten in (True, False)]
     assert both[0] == both[1]
@@ -293,7 +293,7 @@ class Raft:
 
 
 @pytest.mark.usefixtures("raft_package_restored")
-def test_a_syntax_error_is_told_as_ever(tmp_path):
+def test_syntax_error_is_unchanged(tmp_path):
     told = []
     (tmp_path / "raft.py").write_text(RAFT.format(imports="", kill="return self.me +"))
     for race in (False, True):
@@ -305,7 +305,7 @@ def test_a_syntax_error_is_told_as_ever(tmp_path):
 
 
 @pytest.mark.usefixtures("raft_package_restored")
-def test_modules_beside_it_star_imports_and_inspect(tmp_path, monkeypatch):
+def test_star_imports_and_inspect_work(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "beside_race.py").write_text("def helper(peer):\n    peer.me = peer.me + 1\n    return peer.me\n")
     (tmp_path / "raft.py").write_text(RAFT.format(imports="from beside_race import *", kill="return helper(self)"))
@@ -316,7 +316,7 @@ def test_modules_beside_it_star_imports_and_inspect(tmp_path, monkeypatch):
     assert inspect.getsource(sys.modules["beside_race"].helper).startswith("def helper(peer):\n    peer.me")
 
 
-def test_async_and_what_the_lab_asks_are_left_alone():
+def test_async_and_special_methods_are_not_rewritten():
     source = textwrap.dedent("""
         class P:
             async def wait(self):

@@ -1,4 +1,4 @@
-"""--race with peers in processes of their own: the host says who loses a turn, the guest says what raced."""
+"""--race in the sandbox: the supervisor chooses preemptions, and the peer process reports races."""
 
 import os
 from types import SimpleNamespace
@@ -31,7 +31,7 @@ from unit.students import ROOT, edited_reference
 
 GAP = ChoiceKind.PREEMPT_UNLOCKED
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="isolated runs need Linux")
+pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="the sandbox needs Linux")
 
 REFERENCE = ROOT / "raft" / "raft.py"
 TESTS = {test.name: test for part in ("2a", "2b") for test in load_tests(ROOT / "tests" / f"test_{part}.py")}
@@ -55,20 +55,20 @@ def lost(run):
     return [event.detail for event in run.simulation.trace if event.kind == PREEMPT]
 
 
-def test_turns_are_lost_by_the_keys_of_a_run_in_one_process_and_one_seed_is_one_run(load):
+def test_preemptions_have_the_keys_of_an_in_process_run(load):
     program = load(REFERENCE)
     test = TESTS["test_basic_agree_2b"]
     recording = RecordingSource(SeededSource(5))
     first = run_test(test, program, 5, choice_source=recording)
     assert first.error is None
     assert run_test(test, program, 5).digest == first.digest
-    # What was lost is told by its line, and some of it came back late.
+    # Preemptions have their lines, and some have delays.
     assert {loss.file for loss in lost(first)} == {"raft/raft.py"}
     assert any(loss.late_ns for loss in lost(first))
     assert any(event.kind == CAUGHT_UP for event in first.simulation.trace)
     chosen = {key: value for key, value in recording.choices.chosen.items() if key[0][0] in tuple(DISTRIBUTIONS)}
     assert chosen == {key: SeededSource(5).choose(*key, DISTRIBUTIONS[key[0][0]]) for key in chosen}
-    # It is repeated from its choices, and without them nobody loses a turn.
+    # Recorded choices replay it; without them there are no preemptions.
     assert (
         run_test(test, program, 5, choice_source=OverridingSource(DefaultSource(), recording.choices)).digest
         == first.digest
@@ -78,7 +78,7 @@ def test_turns_are_lost_by_the_keys_of_a_run_in_one_process_and_one_seed_is_one_
     assert lost(run_test(test, program, 5, choice_source=OverridingSource(DefaultSource(), recording.choices))) == []
 
 
-def test_a_race_is_told_in_the_words_of_one_process(load, tmp_path):
+def test_race_report_equals_the_in_process_report(load, tmp_path):
     path = edited_reference(tmp_path, (LOCK, LOCK.replace("with self.mu", "if True")))
     test = TESTS["test_initial_election_2a"]
     errors = [run_test(test, peer, 5).error for peer in (load(path), load_peer(path, race=True))]
@@ -90,7 +90,7 @@ def test_a_race_is_told_in_the_words_of_one_process(load, tmp_path):
     assert errors[0].variety == errors[1].variety
 
 
-def test_a_remark_stays_a_remark(load, tmp_path):
+def test_benign_race_is_not_a_failure(load, tmp_path):
     excused = LOCK.replace("        with self.mu:\n    ", "").rstrip() + "  # race: ok, any recent value will do\n"
     program = load(edited_reference(tmp_path, (LOCK, excused)))
     run = run_test(TESTS["test_initial_election_2a"], program, 5)
@@ -107,7 +107,7 @@ def one_server(make_kv_config):
     assert clerk.get("k") == "v"
 
 
-def test_a_service_and_its_clerks_are_looked_at_too(load, tmp_path):
+def test_races_in_services_and_clerks_are_found(load, tmp_path):
     assert run_test(one_server, load(REFERENCE, kv=ROOT / "kv" / "server.py"), 3).error is None
     kv = tmp_path / "server.py"
     source = (ROOT / "kv" / "server.py").read_text(encoding="utf-8")
@@ -128,7 +128,7 @@ LIES = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_who_lies_about_races_harms_itself(load, tmp_path, lie):
+def test_false_race_messages_fail_the_peer(load, tmp_path, lie):
     lines = [
         "from labsim import current_simulation",
         "from raftlab.guest.protocol import PreemptionReached, PreemptionRequest, RaceFound",
@@ -146,7 +146,7 @@ def test_who_lies_about_races_harms_itself(load, tmp_path, lie):
     assert lie in str(error)
 
 
-# ---- what a guest may say --------------------------------------------------------------------------------------
+# ---- messages from a peer process ------------------------------------------------------------------------------------
 
 FILES = {"raft.py": b""}
 
@@ -160,14 +160,14 @@ def misbehaves(what):
 
 
 class Always(DefaultSource):
-    """Every block loses its first turn, and gets it back 5 ms later."""
+    """Preempts at the first statement of every block, for 5 ms."""
 
     def choose(self, place, ordinal, distribution):
         return Preemption(1, 5_000_000) if place[0] in tuple(DISTRIBUTIONS) else distribution.default
 
 
 def hosted(main, choice_source=None):
-    """main(host, world) in a simulation; `world` has the node, and what arrived."""
+    """Run main(do, world) in a simulation; `world` has the node, and what arrived."""
     simulation = Simulation(1, choice_source=choice_source or Always())
     world = SimpleNamespace(simulation=simulation, arrived=[], remarks=[])
 
@@ -182,17 +182,17 @@ def hosted(main, choice_source=None):
     return simulation
 
 
-def test_how_late_a_turn_is_and_whose_time_that_is_the_host_decides():
+def test_supervisor_decides_the_delay_of_a_preemption():
     def main(do, world):
         simulation, node = world.simulation, world.node
         simulation.freeze_clock(node)
         do(PreemptionReached("preempt", 1, "Thread-1", "raft.py", 7))
         time.sleep(0.004)
         assert world.arrived == []
-        do(PreemptionReached("preempt", 2, "Thread-2", "raft.py", 8))  # so soon after the other none is late
+        do(PreemptionReached("preempt", 2, "Thread-2", "raft.py", 8))  # no delay so soon after another
         assert told(world.arrived) == [("preempt", 2)]
         time.sleep(0.002)
-        # Though the node's own clock stands still.
+        # Even though the node's clock is frozen.
         assert told(world.arrived) == [("preempt", 2), ("preempt", 1)]
         assert node.delayed == 0
 
@@ -209,7 +209,7 @@ def told(arrived):
     return [(one.kind, one.block) for one in arrived]
 
 
-def test_only_what_was_handed_out_can_be_lost_and_each_once():
+def test_each_scheduled_preemption_happens_at_most_once():
     def main(do, world):
         do(PreemptionReached(GAP, BLOCKS, "t", "raft.py", 1))
         do(PreemptionRequest(GAP))
@@ -248,7 +248,7 @@ GOOD = Access(True, CodeLocation("raft.py", 3, "start"), "self.log", "start", ("
         ),
     ],
 )
-def test_a_race_that_cannot_be_is_no_race_but_misbehaviour(race):
+def test_invalid_race_violates_the_protocol(race):
     def main(do, world):
         for deed in (RaceFound(race), BenignRaceFound(BenignRace(race, ""))):
             with pytest.raises(Misbehaves):
@@ -260,7 +260,7 @@ def test_a_race_that_cannot_be_is_no_race_but_misbehaviour(race):
     hosted(main)
 
 
-def test_a_race_that_a_guest_tells_of_is_its_own_failure():
+def test_reported_race_fails_the_reporting_peer():
     with pytest.raises(Failure) as failure:
         hosted(lambda do, world: do(RaceFound(DataRace("self.log", GOOD, GOOD))))
     assert failure.value.rule == "race"

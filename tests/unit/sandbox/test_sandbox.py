@@ -1,4 +1,4 @@
-"""Peers in processes of their own: the same verdicts, the same words, one seed one run, and nothing that leaks."""
+"""Sandboxed peers: the same verdicts and reports as in one process, one seed one run, and no leaks."""
 
 import os
 import signal
@@ -28,7 +28,7 @@ from tests.mutants.tool.mutants import load_mutants
 from unit.students import ROOT, WITHOUT_HYPOTHESIS, agree, edited_reference, elect, peer, renamed_package, squeezed
 
 pytest_plugins = ["pytester"]
-pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="isolated runs need Linux")
+pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="the sandbox needs Linux")
 
 REFERENCE = ROOT / "raft" / "raft.py"
 TESTS = {test.name: test for file in sorted((ROOT / "tests").glob("test_2*.py")) for test in load_tests(file)}
@@ -43,7 +43,7 @@ def reference():
 
 @pytest.fixture
 def load():
-    """load_sandboxed(), and every process of it ended."""
+    """load_sandboxed(); ends all its processes afterwards."""
     programs = []
 
     def load(path, **options):
@@ -59,7 +59,7 @@ def told(error, path):
     return squeezed("\n".join(report.told(error)).replace(str(path), "raft.py"))
 
 
-# ---- right peers pass ------------------------------------------------------------------------------------------
+# ---- correct peers pass ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -87,14 +87,14 @@ def design(name):
 
 
 @pytest.mark.parametrize("name", ["added_ack", "event_loop", "pre_vote"])
-def test_strangers_pass(load, name):
+def test_correct_peers_of_other_designs_pass(load, name):
     program = load(design(name))
     for test in ("test_backup_2b", "test_snapshot_all_crash_2d"):
         run = run_test(TESTS[test], program, 3)
         assert run.error is None, report.describe(run.error, test, 3, "")
 
 
-# ---- one seed, one run -----------------------------------------------------------------------------------------
+# ---- one seed, one run -----------------------------------------------------------------------------------------------
 
 DIGEST = """
 import sys
@@ -109,7 +109,7 @@ program.close()
 """
 
 
-def test_one_seed_is_one_run_in_any_process(reference):
+def test_one_seed_gives_one_digest_in_any_process(reference):
     name = "test_unreliable_agree_2c"
     here = [run_test(TESTS[name], reference, 5).digest for _ in range(2)]
     there = [
@@ -127,7 +127,7 @@ def test_one_seed_is_one_run_in_any_process(reference):
     assert here[0] != run_test(TESTS[name], reference, 6).digest
 
 
-def test_a_failure_is_replayed_and_knows_that_it_is_the_recorded_one(pytester, tmp_path):
+def test_failure_is_replayed_exactly(pytester, tmp_path):
     path = edited_reference(tmp_path, ("        self.voted_for = self.me\n", "        self.voted_for = None\n"))
     (pytester.path / "tests").symlink_to(ROOT / "tests")
     options = ("-k", "test_many_elections_2a", "--seed", "1", f"--raft={path}", "--isolated", "-p", "no:cacheprovider")
@@ -142,10 +142,10 @@ def test_a_failure_is_replayed_and_knows_that_it_is_the_recorded_one(pytester, t
     assert "Same run as recorded" in again.stdout, again.stdout + again.stderr
 
 
-# ---- wrong peers fail, in words --------------------------------------------------------------------------------
+# ---- incorrect peers are reported ------------------------------------------------------------------------------------
 
 
-def test_an_exception_is_told_with_the_peers_lines(load, tmp_path):
+def test_exception_is_reported_with_the_peers_lines(load, tmp_path):
     path = peer(tmp_path, tick="self.mu.nothing()")
     error = run_test(elect, load(path), 7).error
     assert isinstance(error, PeerProcessFailed)
@@ -154,13 +154,13 @@ def test_an_exception_is_told_with_the_peers_lines(load, tmp_path):
     assert "raft.py:17 in ticker self.mu.nothing()" in text
 
 
-def test_the_real_clock_is_refused_by_its_line(load, tmp_path):
+def test_real_clock_is_refused(load, tmp_path):
     path = peer(tmp_path, imports="from labsim import threading\nimport time")
     error = run_test(elect, load(path), 7).error
     assert "time.sleep() in" in told(error, path) and "use 'from labsim import time'" in told(error, path)
 
 
-def test_2d_runs_with_files_that_were_not_loaded_before():
+def test_2d_runs_without_a_previous_load():
     launcher = SandboxedLauncher({"raft/raft.py": REFERENCE.read_bytes()}, "raft/raft.py")
     try:
         assert run_test(TESTS["test_snapshot_basic_2d"], launcher, 7).error is None
@@ -168,7 +168,7 @@ def test_2d_runs_with_files_that_were_not_loaded_before():
         launcher.close()
 
 
-def test_a_wrong_result_is_reported_without_lines_of_ours(load, tmp_path):
+def test_wrong_result_is_reported_without_lab_lines(load, tmp_path):
     path = edited_reference(
         tmp_path, ("            return self.current_term, self.role is Role.LEADER", "            return 5")
     )
@@ -177,7 +177,7 @@ def test_a_wrong_result_is_reported_without_lines_of_ours(load, tmp_path):
     assert "stubs.py" not in told
 
 
-def test_who_is_stuck_is_told_in_the_guests_words(load, tmp_path):
+def test_blocked_call_is_reported_with_its_lock(load, tmp_path):
     path = peer(tmp_path, state="self.mu.acquire() and self.mu.acquire()")
     error = run_test(elect, load(path), 7).error
     assert isinstance(error, Failure) and error.rule == "calls-return"
@@ -185,7 +185,7 @@ def test_who_is_stuck_is_told_in_the_guests_words(load, tmp_path):
     assert "s for a Lock made at raft.py:10, held by itself raft.py:31 in get_state" in told(error, path)
 
 
-def test_a_wrong_shape_is_shown_as_it_looks(load, tmp_path):
+def test_unencodable_result_is_reported_by_its_text(load, tmp_path):
     path = peer(tmp_path, state="object")
     assert "get_state() of peer 0 returned <class 'object'>; it must return" in told(
         run_test(elect, load(path), 7).error, path
@@ -201,15 +201,15 @@ def test_a_wrong_shape_is_shown_as_it_looks(load, tmp_path):
         ("self.ch.put(ApplyMsg(False, 1, 1, True, 'x'))", "an ApplyMsg whose snapshot is 'x' on apply_ch"),
     ],
 )
-def test_what_cannot_travel_is_told_and_not_died_of(load, tmp_path, tick, words):
+def test_unencodable_value_is_reported(load, tmp_path, tick, words):
     imports = "from labsim import threading, time\nfrom raft.messages import ApplyMsg"
     path = peer(tmp_path, imports=imports, init="self.ch = apply_ch", tick=tick)
     error = run_test(elect, load(path), 7).error
     assert words in told(error, path)
 
 
-def test_nobody_saves_at_once_on_a_slow_disk(load, tmp_path):
-    """Nor decides which save began before which: a rule goes by that."""
+def test_peer_cannot_skip_the_delay_of_a_slow_disk(load, tmp_path):
+    """Nor the order of saves, which a rule needs."""
 
     @collect
     def test(make_config):
@@ -224,7 +224,7 @@ def test_nobody_saves_at_once_on_a_slow_disk(load, tmp_path):
     assert run_test(test, load(peer(tmp_path, tick=forgets)), 7).error is None
 
 
-def test_many_lines_in_one_turn_are_no_lie(load, tmp_path, capsys):
+def test_much_output_in_one_slice_is_not_a_violation(load, tmp_path, capsys):
     path = peer(
         tmp_path,
         init="[print(n) or labsim.log('t', 'x') for n in range(110_000)]",
@@ -235,19 +235,19 @@ def test_many_lines_in_one_turn_are_no_lie(load, tmp_path, capsys):
     assert capsys.readouterr().out.startswith("0\n1\n2\n")
 
 
-def test_a_peer_that_never_waits_is_ended(load, tmp_path):
+def test_peer_that_never_waits_is_killed(load, tmp_path):
     path = peer(tmp_path, tick="\n            while True: pass")
     error = run_test(elect, load(path, limits=SandboxLimits(cpu_s=2)), 7).error
     assert "used more than 2 s of processor time" in told(error, path)
 
 
-def test_a_peer_that_ends_its_process_fails(load, tmp_path):
+def test_peer_that_exits_its_process_fails(load, tmp_path):
     path = peer(tmp_path, imports="import os\nfrom labsim import threading, time", tick="os._exit(3)")
     error = run_test(elect, load(path), 7).error
     assert (error.kind, "ended its own process, with exit status 3" in str(error)) == ("Died", True)
 
 
-def test_a_process_that_somebody_else_ends_is_no_failure_of_the_peer(reference):
+def test_process_killed_from_outside_is_not_a_failure(reference):
     @collect
     def test(make_config):
         cfg = make_config(servers=3)
@@ -272,14 +272,14 @@ def test_a_process_that_somebody_else_ends_is_no_failure_of_the_peer(reference):
         ("x=" + "-" * 100_000 + "1\n", "raft.py"),
     ],
 )
-def test_what_cannot_be_loaded_is_said_before_any_run(tmp_path, source, words):
+def test_load_error_is_reported_before_any_run(tmp_path, source, words):
     (tmp_path / "raft.py").write_text(source)
     with pytest.raises(LoadError) as error:
         load_sandboxed(tmp_path / "raft.py")
     assert words in str(error.value)
 
 
-# ---- what passes between them ----------------------------------------------------------------------------------
+# ---- messages, logs and files ----------------------------------------------------------------------------------------
 
 
 @labgob.register
@@ -289,7 +289,7 @@ class Op:
     value: int
 
 
-def test_a_peer_carries_commands_of_classes_that_it_does_not_know(reference):
+def test_peer_forwards_commands_of_unknown_classes(reference):
     @collect
     def test(make_config):
         cfg = make_config(servers=3)
@@ -301,8 +301,8 @@ def test_a_peer_carries_commands_of_classes_that_it_does_not_know(reference):
     assert run.error is None, run.error
 
 
-def test_messages_can_be_decoded_when_the_run_is_over(load, tmp_path):
-    """Those of classes that only the peer has, too; and nothing else carries such values then."""
+def test_messages_can_be_decoded_after_the_run(load, tmp_path):
+    """Also those with classes that only the peer has; other decoders still refuse these."""
     own = "@labgob.register\n@dataclass\nclass Seal:\n    color: str\n\n\n"
     path = edited_reference(
         tmp_path,
@@ -319,7 +319,7 @@ def test_messages_can_be_decoded_when_the_run_is_over(load, tmp_path):
         labgob.decode(labgob.encode([entries[0].command]), list[Any])
 
 
-def test_a_peers_own_messages_are_read_by_the_names_of_their_fields(load, tmp_path):
+def test_own_message_types_are_decoded_by_field_names(load, tmp_path):
     program = load(renamed_package(tmp_path, conflict_index="first_index"))
     run = run_test(TESTS["test_backup_2b"], program, 3)
     assert (run.error, run.checks_off) == (None, [])
@@ -328,7 +328,7 @@ def test_a_peers_own_messages_are_read_by_the_names_of_their_fields(load, tmp_pa
     assert "they have no field 'vote_granted'" in run_test(elect, renamed, 3).checks_off[0]
 
 
-def test_what_a_peer_logs_and_prints_arrives(load, tmp_path, capsys):
+def test_log_lines_and_output_arrive(load, tmp_path, capsys):
     path = edited_reference(
         tmp_path, ("        self.me = me\n", "        self.me = me\n        log('hi', me); print(me)\n")
     )
@@ -343,7 +343,7 @@ def test_what_a_peer_logs_and_prints_arrives(load, tmp_path, capsys):
     assert capsys.readouterr().out == "0\n1\n2\n"
 
 
-def test_files_of_its_own_are_a_peers_to_write_and_gone_with_it(load, tmp_path):
+def test_scratch_files_end_with_the_process(load, tmp_path):
     keeps = (
         "        self.me = me\n",
         "        self.me = me\n"
@@ -358,7 +358,7 @@ def test_files_of_its_own_are_a_peers_to_write_and_gone_with_it(load, tmp_path):
     assert not Path("raft.log").exists()
 
 
-def test_what_it_says_beyond_the_limit_is_dropped_and_counted(load, tmp_path, monkeypatch):
+def test_output_over_the_limit_is_dropped_and_counted(load, tmp_path, monkeypatch):
     path = edited_reference(
         tmp_path, ("        self.me = me\n", "        self.me = me\n        print('x' * 5_000_000)\n")
     )
@@ -371,14 +371,14 @@ def test_what_it_says_beyond_the_limit_is_dropped_and_counted(load, tmp_path, mo
     assert program.dropped_chars == 3 * 5_000_000 + newlines - protocol.LOG_CHARS_MAX
 
 
-# ---- walls -----------------------------------------------------------------------------------------------------
+# ---- confinement -----------------------------------------------------------------------------------------------------
 
-needs_walls = pytest.mark.skipif(
+needs_confinement = pytest.mark.skipif(
     confinement.bubblewrap() is None or not confinement.syscall_filter(), reason=f"needs {confinement.INSTALL}"
 )
 
 
-@needs_walls
+@needs_confinement
 @pytest.mark.parametrize(
     "attempt",
     [
@@ -402,20 +402,20 @@ needs_walls = pytest.mark.skipif(
         "os.listdir('/lab/tests')",
     ],
 )
-def test_a_guest_can_do_nothing_to_the_world(load, tmp_path, attempt):
+def test_sandbox_blocks_effects_outside(load, tmp_path, attempt):
     imports = (
         "import ctypes, fcntl, os, socket, _thread\nfrom raftlab.guest.scratch_files import _real_os_open as _real\n"
         "from labsim import threading, time"
     )
-    kept_in = "except (OSError, RuntimeError, IndexError): raise KeyError('kept in') from None"
-    tried = f"\n        try: {attempt}\n        {kept_in}"
+    blocked = "except (OSError, RuntimeError, IndexError): raise KeyError('blocked') from None"
+    tried = f"\n        try: {attempt}\n        {blocked}"
     error = run_test(elect, load(peer(tmp_path, imports=imports, init=tried)), 7).error
     assert isinstance(error, PeerProcessFailed), report.told(error)
     assert error.name == "KeyError" or error.kind == "RealWorldError", report.told(error)
 
 
-@needs_walls
-def test_no_process_outlives_its_program():
+@needs_confinement
+def test_close_ends_all_processes():
     program = load_sandboxed(REFERENCE)
     assert run_test(agree, program, 7).error is None
     fork_server = program._fork_server._process
@@ -423,27 +423,27 @@ def test_no_process_outlives_its_program():
     assert fork_server.poll() is not None
 
 
-# ---- what cannot be had ----------------------------------------------------------------------------------------
+# ---- unsupported options ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("option", ["--realtime", "--pdb", "--check-determinism"])
-def test_what_cannot_be_had_is_refused_in_words(pytester, option):
+def test_unsupported_pytest_options_are_refused(pytester, option):
     done = pytester.runpytest_subprocess("--isolated", option)
     assert f"{option} is not supported with --isolated: " in done.stderr.str()
 
 
-def test_the_commands_refuse_in_words(capsys):
+def test_unsupported_lab_options_are_refused(capsys):
     assert lab(["replay", "test_initial_election_2a", "--seed", "1", "--isolated", "--pdb"]) == 2
     assert "--pdb is not supported with --isolated" in capsys.readouterr().err
     assert lab(["stress", "2a", "--isolated", "--dask", "tcp://127.0.0.1:1"]) == 2
     assert "--isolated is not supported with --dask" in capsys.readouterr().err
 
 
-# ---- the mutants, a little of it -----------------------------------------------------------------------------------
+# ---- a few mutants ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("id_", ["double-vote", "wrong-quorum", "variant-votes-for-itself-when-asked"])
-def test_the_verdict_is_that_of_one_process(load, tmp_path, id_):
+def test_verdict_equals_the_in_process_verdict(load, tmp_path, id_):
     (mutant,) = [mutant for mutant in load_mutants() if mutant.id == id_]
     path = mutant.write(tmp_path)
     name = "test_many_elections_2a"
@@ -452,7 +452,7 @@ def test_the_verdict_is_that_of_one_process(load, tmp_path, id_):
     assert (verdicts[0] is None) == mutant.correct
 
 
-def test_a_program_knows_what_its_class_has():
+def test_launcher_knows_the_methods_of_raft():
     program = SandboxedLauncher({"raft/raft.py": b"class Raft:\n    def start(self): pass\n"}, "raft/raft.py")
     try:
         with pytest.raises(LoadError, match="class Raft has no method get_state, no kill"):
@@ -461,7 +461,7 @@ def test_a_program_knows_what_its_class_has():
         program.close()
 
 
-def test_root_without_bubblewrap_needs_a_python_that_others_may_read(tmp_path, monkeypatch):
+def test_root_without_bubblewrap_needs_a_readable_python(tmp_path, monkeypatch):
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o700)
     monkeypatch.setattr(confinement, "bubblewrap", lambda: None)

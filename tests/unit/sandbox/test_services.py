@@ -1,4 +1,4 @@
-"""Services and clerks in processes of their own: the same outcomes, one seed one run, and nothing that leaks."""
+"""Sandboxed services and clerks: the same outcomes as in one process, one seed one run, and no leaks."""
 
 import os
 import re
@@ -22,7 +22,7 @@ from tests.mutants.tool.mutants import load_mutants
 from unit.students import ROOT, WITHOUT_HYPOTHESIS, squeezed
 
 pytest_plugins = ["pytester"]
-pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="isolated runs need Linux")
+pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="the sandbox needs Linux")
 
 RAFT = ROOT / "raft" / "raft.py"
 KV = ROOT / "kv" / "server.py"
@@ -38,7 +38,7 @@ def reference():
 
 @pytest.fixture
 def load():
-    """load_sandboxed() of a service on the reference peer, and every process of it ended."""
+    """load_sandboxed() of a service on the reference peer; ends all processes afterwards."""
     programs = []
 
     def load(kv, raft=RAFT, **options):
@@ -51,7 +51,7 @@ def load():
 
 
 def service(tmp_path, *, server=(), client=()):
-    """The reference's with each (old, new) replaced once."""
+    """The reference service with each (old, new) replaced once."""
     for name, changes in (("server.py", server), ("client.py", client)):
         source = (ROOT / "kv" / name).read_text(encoding="utf-8")
         for old, new in changes:
@@ -76,7 +76,7 @@ def two_clients(make_kv_config):
     one.get("x")
 
 
-# ---- right services pass -------------------------------------------------------------------------------------------
+# ---- correct services pass -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["test_paused_leader_3a", "test_snapshot_crash_anywhere_3b"])
@@ -86,15 +86,15 @@ def test_the_reference_passes(reference, name):
     assert run.checks_off == []
 
 
-# With calls of its own between servers; with objects in the log.
+# One has its own calls between servers; one has objects in the log.
 @pytest.mark.parametrize("design", ["read_index", "through_log"])
-def test_a_service_of_another_design_passes(load, design):
+def test_services_of_other_designs_pass(load, design):
     program = load(ROOT / "tests" / "peers" / "services" / design / "server.py")
     run = run_test(two_clients, program, 3)
     assert run.error is None, report.describe(run.error, design, 3, "")
 
 
-def test_objects_in_the_log_are_known_again_after_a_restart(load):
+def test_classes_in_the_log_are_known_after_a_restart(load):
     @collect
     def everybody_restarts(make_kv_config):
         cfg = make_kv_config(servers=3)
@@ -111,7 +111,7 @@ def test_objects_in_the_log_are_known_again_after_a_restart(load):
     assert run_test(everybody_restarts, program, 3).error is None
 
 
-def test_the_host_hears_what_passes_between_service_and_peer(reference):
+def test_supervisor_observes_service_and_peer(reference):
     here, there = (run_test(two_clients, program, 1) for program in (load_peer(RAFT, kv=KV), reference))
     kinds = [{event.kind for event in run.simulation.trace} for run in (here, there)]
     assert kinds[0] == kinds[1]
@@ -119,7 +119,7 @@ def test_the_host_hears_what_passes_between_service_and_peer(reference):
     assert wanted <= kinds[1]
 
 
-# ---- one seed, one run ---------------------------------------------------------------------------------------------
+# ---- one seed, one run -----------------------------------------------------------------------------------------------
 
 DIGEST = """
 import sys
@@ -134,7 +134,7 @@ program.close()
 """
 
 
-def test_one_seed_is_one_run_in_any_process(reference):
+def test_one_seed_gives_one_digest_in_any_process(reference):
     name = "test_late_replies_3a"
     there = subprocess.run(
         [sys.executable, "-c", DIGEST, name],
@@ -147,7 +147,7 @@ def test_one_seed_is_one_run_in_any_process(reference):
     assert there.stdout.strip() == run_test(TESTS[name], reference, 5).digest
 
 
-def test_a_failure_is_replayed_and_knows_that_it_is_the_recorded_one(pytester, tmp_path):
+def test_failure_is_replayed_exactly(pytester, tmp_path):
     path = service(tmp_path, server=[('value = self.data.get(op.key, "")\n', 'value = ""\n')])
     (pytester.path / "tests").symlink_to(ROOT / "tests")
     options = ("-k", "unreliable_one_key", "--seed", "1", f"--raft={RAFT}", f"--kv={path}", "--isolated")
@@ -162,7 +162,7 @@ def test_a_failure_is_replayed_and_knows_that_it_is_the_recorded_one(pytester, t
     assert "Same run as recorded (digest " in again.stdout
 
 
-# ---- wrong ones are caught -----------------------------------------------------------------------------------------
+# ---- incorrect services are reported ---------------------------------------------------------------------------------
 
 SHORT = {
     "kv-reads-anywhere": "test_followers_do_not_answer_reads_3a",
@@ -171,7 +171,7 @@ SHORT = {
 
 
 @pytest.mark.parametrize("id_", SHORT)
-def test_the_verdict_is_that_of_one_process(load, tmp_path, id_):
+def test_verdict_equals_the_in_process_verdict(load, tmp_path, id_):
     (mutant,) = [mutant for mutant in load_mutants() if mutant.id == id_]
     path = mutant.write(tmp_path)
     runs = [run_test(TESTS[SHORT[id_]], p, 1) for p in (load_peer(RAFT, kv=path), load(path))]
@@ -216,7 +216,7 @@ def test_the_verdict_is_that_of_one_process(load, tmp_path, id_):
     ],
     ids=["deaf", "exception in the clerk", "no string", "clerk that waits", "clerk that ends"],
 )
-def test_what_is_wrong_is_told_as_in_one_process(load, tmp_path, server, client, said):
+def test_failure_equals_the_in_process_failure(load, tmp_path, server, client, said):
     run = run_test(two_clients, load(service(tmp_path, server=server, client=client)), 1)
     assert run.error is not None
     assert re.search(said, squeezed("\n".join(report.told(run.error))))
@@ -233,7 +233,7 @@ def test_what_is_wrong_is_told_as_in_one_process(load, tmp_path, server, client,
         ("server.py", "def (", "server.py:1: SyntaxError"),
     ],
 )
-def test_what_cannot_be_loaded_is_refused_with_its_file(tmp_path, file, source, said):
+def test_load_error_has_the_file(tmp_path, file, source, said):
     path = service(tmp_path)
     (tmp_path / file).write_text(source)
     with pytest.raises(LoadError) as refused:
@@ -241,7 +241,7 @@ def test_what_cannot_be_loaded_is_refused_with_its_file(tmp_path, file, source, 
     assert said in str(refused.value)
 
 
-# ---- attacks earn what their honest twins do -----------------------------------------------------------------------
+# ---- attacks ---------------------------------------------------------------------------------------------------------
 
 _GET = '        return str(self._ask("KVServer.get", GetArgs(self.client_id, self._next(), key)).value)\n'
 _PUT = '        self._ask("KVServer.put_append", PutAppendArgs(self.client_id, self._next(), "put", key, value))\n'
@@ -270,8 +270,8 @@ _CLERK_S_FILE = """        with open("/tmp/shared", "a+") as file:
             return file.read()
 """
 
-# By name: what is changed in the server, and in the clerk. All would pass if two processes could share something, or if
-# what a guest is could reach its judge.
+# Edits of the server and of the clerk, by name. All would pass if processes could share data, or if objects of a peer
+# could reach the tester.
 ATTACKS = {
     "clerks share a variable": (
         [],
@@ -290,24 +290,24 @@ ATTACKS = {
             (_APPEND, "        open('/tmp/shared', 'a').write(value)\n"),
         ],
     ),
-    "a string that is like all others": ([], [("class Clerk:", _LIKE_ALL), (_GET, "        return Like('nothing')\n")]),
-    "a host that hears nothing": ([("        snapshot = persister.read_snapshot()\n", _SILENT)], []),
+    "a string that equals every other": ([], [("class Clerk:", _LIKE_ALL), (_GET, "        return Like('nothing')\n")]),
+    "a service that reports nothing": ([("        snapshot = persister.read_snapshot()\n", _SILENT)], []),
     "an answer without end": ([], [(_GET, "        return 'x' * (17 << 20)\n")]),
 }
 
 
 @pytest.mark.skipif(
-    confinement.bubblewrap() is None or not confinement.syscall_filter(), reason="there are no walls here"
+    confinement.bubblewrap() is None or not confinement.syscall_filter(), reason="needs bubblewrap and libseccomp"
 )
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_an_attack_earns_nothing(load, tmp_path, attack):
+def test_attack_does_not_pass(load, tmp_path, attack):
     server, client = ATTACKS[attack]
     program = load(service(tmp_path, server=server, client=client), limits=SandboxLimits(cpu_s=5))
     outcome = run_test(two_clients, program, 1).outcome()
     assert outcome.ending in (Ending.RULE, Ending.EXPECTATION, Ending.SIMULATION), outcome
 
 
-def test_a_clerk_has_neither_a_disk_nor_a_channel(load, tmp_path):
+def test_clerk_has_no_disk(load, tmp_path):
     saving = (
         "        import gc\n"
         "        from raftlab.guest.protocol import SaveFinished\n"
