@@ -15,10 +15,10 @@ from raftlab.harness.lab_test import LabTest
 from raftlab.harness.loader import load_peer
 from raftlab.harness.options import DEFAULT
 from raftlab.tools.selection import select
-from raftlab.tools.stress.pool import Batch, LocalPool
+from raftlab.tools.stress.pool import LocalPool, SeedBatch
 from raftlab.tools.stress.stress_run import Plan, run_campaign
 from raftlab.tools.stress.tally import Tally
-from raftlab.tools.workers.job_bundle import Kit
+from raftlab.tools.workers.job_bundle import JobBundle
 
 # A short run, which shows all overhead, and a long one.
 _TESTS = (("test_basic_agree_2b", 100), ("test_figure8_2c", 4))
@@ -37,7 +37,7 @@ def _bare(test: LabTest, runs: int) -> Callable[[], None]:
 
 
 def _stressed(test: LabTest, runs: int, pool: LocalPool) -> Callable[[], None]:
-    for future in [pool.submit(Batch(test.name, [0])) for _ in range(4 * pool.slots)]:
+    for future in [pool.submit(SeedBatch(test.name, [0])) for _ in range(4 * pool.slots)]:
         future.result()  # start and warm up every worker
 
     def campaign() -> None:
@@ -62,8 +62,8 @@ def measure() -> list[dict[str, Any]]:
     figures = []
     for name, runs in _TESTS:
         (test,) = select([name])
-        kit = Kit.of(Path(DEFAULT), [test], run_limit_s=60, memory_mb=2048)
-        one, two = LocalPool(kit, 1), LocalPool(kit, 2)
+        bundle = JobBundle.of(Path(DEFAULT), [test], run_limit_s=60, memory_mb=2048)
+        one, two = LocalPool(bundle, 1), LocalPool(bundle, 2)
         try:
             bare_us, one_us, two_us = _best_us(
                 runs, _bare(test, runs), _stressed(test, runs, one), _stressed(test, runs, two)

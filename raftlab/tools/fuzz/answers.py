@@ -14,10 +14,10 @@ import msgspec
 from raftlab.harness.launcher import PeerLauncher
 from raftlab.tools.fuzz.minimizer import Find, Finder, OurFailure
 from raftlab.tools.generator.sequence import RunSequence
-from raftlab.tools.workers.process import really
+from raftlab.tools.workers.process import restore_paths
 
 if TYPE_CHECKING:
-    from raftlab.tools.fuzz.worker import Request, Setup
+    from raftlab.tools.fuzz.worker import FuzzRequest, FuzzSetup
 
 
 class Answer(msgspec.Struct):
@@ -32,30 +32,30 @@ class Answer(msgspec.Struct):
 
 
 class Answering:
-    def __init__(self, setup: Setup, launcher: PeerLauncher, peer_files: Sequence[Path]) -> None:
+    def __init__(self, setup: FuzzSetup, launcher: PeerLauncher, peer_files: Sequence[Path]) -> None:
         self._setup = setup
         self._launcher = launcher
         self._clock = launcher.work_clock
         self._finder = Finder(launcher, peer_files, limit_s=setup.shorten_s)
 
-    def go_on(self, request: Request) -> Answer:
+    def go_on(self, request: FuzzRequest) -> Answer:
         setup = self._setup
-        lane = RunSequence(self._launcher, setup.seed, request.lane, after=request.after, race=setup.race)
+        sequence = RunSequence(self._launcher, setup.seed, request.sequence, after=request.after, race=setup.race)
         answer = Answer(0, 0)
         began_s = self._clock()
         try:
-            while lane.runs < request.up_to and (answer.found is None or not answer.found.shortened):
-                steps, seed, run = lane.run()
+            while sequence.runs < request.up_to and (answer.found is None or not answer.found.shortened):
+                steps, seed, run = sequence.run()
                 answer.checks_off = answer.checks_off or run.checks_off
                 if self._finder.outcome(run).failed:
-                    find = self._finder.look_at(steps, seed, run, lane=request.lane, number=lane.runs)
+                    find = self._finder.check(steps, seed, run, sequence=request.sequence, number=sequence.runs)
                     # One whose steps alone do not repeat it is told only if there is no other in these runs.
                     answer.found = find if find.shortened or answer.found is None else answer.found
                 if answer.found is None:
                     answer.seconds = self._clock() - began_s
         except OurFailure as error:
-            answer.ours = f"lane {request.lane}, run {lane.runs}: {error}"
+            answer.ours = f"lane {request.sequence}, run {sequence.runs}: {error}"
         if answer.found is not None:
-            answer.found.told = [really(line, setup.shown_as) for line in answer.found.told]
-        answer.runs, answer.steps = lane.runs - request.after, lane.steps
+            answer.found.told = [restore_paths(line, setup.shown_as) for line in answer.found.told]
+        answer.runs, answer.steps = sequence.runs - request.after, sequence.steps
         return answer

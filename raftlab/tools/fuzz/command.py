@@ -21,11 +21,11 @@ from labsim.stacks import short_path
 from raftlab.harness.options import FOR, JOBS, OUT, RUN_OF_PEER, RUNS, SEED, add_options, command_line, given
 from raftlab.tools.common.interrupts import sigterm_as_interrupt
 from raftlab.tools.common.text import counted, duration
-from raftlab.tools.fuzz.fuzzers import FuzzWorkers, Result
-from raftlab.tools.fuzz.report import Progress, figures, scenario_text, tell
+from raftlab.tools.fuzz.fuzzers import FuzzResult, FuzzWorkers
+from raftlab.tools.fuzz.report import Progress, render, scenario_text, statistics
 from raftlab.tools.generator.sequence import SEED as PLAYED_WITH
 from raftlab.tools.selection import SCENARIO, SCENARIOS, TESTS
-from raftlab.tools.workers.job_bundle import Kit
+from raftlab.tools.workers.job_bundle import JobBundle
 from raftlab.tools.workers.process import CannotStart
 
 FOLDER = Path("build/fuzz")
@@ -68,19 +68,19 @@ def main(args: argparse.Namespace) -> int:
     seed = random.SystemRandom().randrange(2**31) if args.seed is None else args.seed
     jobs = args.jobs or len(os.sched_getaffinity(0))
     for_s = args.for_s or (_FOR_S if args.runs is None else None)
-    kit = Kit.of(args.raft, [], run_limit_s=0.0, memory_mb=_MEMORY_MB)
+    bundle = JobBundle.of(args.raft, [], run_limit_s=0.0, memory_mb=_MEMORY_MB)
     setup = {
-        "raft": kit.setup["raft"],
-        "shown_as": kit.setup["shown_as"],
+        "raft": bundle.setup["raft"],
+        "shown_as": bundle.setup["shown_as"],
         "isolated": args.isolated,
         "race": args.race,
         "seed": seed,
         "shorten_s": _SHORTEN_S,
     }
-    result = Result()
+    result = FuzzResult()
     console = Console(highlight=False, soft_wrap=True)
     with sigterm_as_interrupt(), tempfile.TemporaryDirectory(prefix="lab-fuzz-") as folder:
-        kit.unpack(Path(folder))
+        bundle.unpack(Path(folder))
         try:
             workers = FuzzWorkers(setup, Path(folder), jobs)
         except CannotStart as error:
@@ -99,13 +99,13 @@ def main(args: argparse.Namespace) -> int:
         finally:
             progress.clear()
     if args.json is not None:
-        args.json.write_text(json.dumps(figures(result), indent=1) + "\n")
+        args.json.write_text(json.dumps(statistics(result), indent=1) + "\n")
     return _end(args, result, seed, jobs, progress.elapsed_s, interrupted=interrupted, console=console)
 
 
 def _end(
     args: argparse.Namespace,
-    result: Result,
+    result: FuzzResult,
     seed: int,
     jobs: int,
     elapsed_s: float,
@@ -113,10 +113,10 @@ def _end(
     interrupted: bool,
     console: Console,
 ) -> int:
-    again = command_line("make fuzz", {"seed": seed, "jobs": jobs, **given(args)})
+    repeat_line = command_line("make fuzz", {"seed": seed, "jobs": jobs, **given(args)})
     files: list[Path] = []
     if result.found is not None and result.found.shortened:
-        text = scenario_text(result.found, again)
+        text = scenario_text(result.found, repeat_line)
         for folder in [args.out, *([FOUND] if args.keep else [])]:
             path = folder / f"{result.found.title}{SCENARIO}"
             try:
@@ -125,12 +125,15 @@ def _end(
             except OSError as error:
                 return _cannot(f"{path}: {error.strerror}")
             files.append(path)
-    play = ""
+    play_line = ""
     if files:
         with_seed = result.found.seed if result.found is not None and result.found.seed != PLAYED_WITH else None
-        play = f"make scenario FILE={quote(short_path(str(files[-1].resolve())))}"
-        play = command_line(play, {"seed": with_seed, **given(args)})
-    console.print(tell(result, elapsed_s, files, play=play, again=again, interrupted=interrupted), markup=False)
+        play_line = f"make scenario FILE={quote(short_path(str(files[-1].resolve())))}"
+        play_line = command_line(play_line, {"seed": with_seed, **given(args)})
+    console.print(
+        render(result, elapsed_s, files, play_line=play_line, repeat_line=repeat_line, interrupted=interrupted),
+        markup=False,
+    )
     if result.ours:
         return 2
     if result.over:

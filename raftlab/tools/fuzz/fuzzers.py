@@ -28,17 +28,17 @@ _answer = msgspec.json.Decoder(Answer).decode
 
 
 @dataclass
-class Died:
+class WorkerDeath:
     """A worker's process went, or had to go, in one of these runs."""
 
-    lane: int
+    sequence: int
     runs: tuple[int, int]
     how: str
-    said: str
+    output: str
 
 
 @dataclass
-class Result:
+class FuzzResult:
     """What the fuzzer has come to so far."""
 
     runs: int = 0
@@ -46,7 +46,7 @@ class Result:
     seconds: float = 0.0  # that the busiest worker has run, as Answer has them
     checks_off: list[str] = field(default_factory=list)
     found: Find | None = None
-    died: Died | None = None
+    died: WorkerDeath | None = None
     ours: str = ""  # the lab's own failure
 
     @property
@@ -70,7 +70,7 @@ class FuzzWorkers:
             self.close()
             raise
 
-    def run(self, result: Result, *, for_s: float | None, runs: int | None, watch: Callable[[], None]) -> None:
+    def run(self, result: FuzzResult, *, for_s: float | None, runs: int | None, watch: Callable[[], None]) -> None:
         """Until something is found, each worker has run for so long or so many runs are made in all."""
         with ThreadPoolExecutor(len(self._workers)) as threads:
             try:
@@ -83,28 +83,29 @@ class FuzzWorkers:
             finally:
                 self.close()  # or the threads would wait for their answers
 
-    def _round(self, result: Result, threads: ThreadPoolExecutor, left: int | None) -> None:
+    def _round(self, result: FuzzResult, threads: ThreadPoolExecutor, left: int | None) -> None:
         workers = self._workers
         size = ROUND if left is None else min(ROUND, max(1, -(-left // len(workers))))
         before, self._made = self._made, self._made + size
         requests = [
-            json.dumps({"lane": lane, "after": before, "up_to": self._made}).encode() for lane in range(len(workers))
+            json.dumps({"sequence": sequence, "after": before, "up_to": self._made}).encode()
+            for sequence in range(len(workers))
         ]
         with defer_interrupts():
             asked = [threads.submit(w.ask, [r], _ROUND_LIMIT_S) for w, r in zip(workers, requests, strict=True)]
         finds: list[Find] = []
-        for lane, future in enumerate(asked):
+        for sequence, future in enumerate(asked):
             (line,) = result_of(future)
             if isinstance(line, Lost) and not line.late:
                 # Somebody may have ended it. If it was one of its runs, that comes again.
-                (line,) = workers[lane].ask([requests[lane]], _ROUND_LIMIT_S)
+                (line,) = workers[sequence].ask([requests[sequence]], _ROUND_LIMIT_S)
             if isinstance(line, Lost):
-                result.died = result.died or Died(lane, (before + 1, self._made), line.how, line.said)
+                result.died = result.died or WorkerDeath(sequence, (before + 1, self._made), line.how, line.output)
                 continue
             answer = _answer(line)
             result.runs += answer.runs
             result.steps += answer.steps
-            self._seconds[lane] += answer.seconds
+            self._seconds[sequence] += answer.seconds
             result.checks_off = result.checks_off or answer.checks_off
             result.ours = result.ours or answer.ours
             finds += [answer.found] if answer.found is not None else []
@@ -120,4 +121,4 @@ class FuzzWorkers:
 
 def first(finds: Sequence[Find]) -> Find | None:
     """The one that took the fewest runs; of these, of the first lane."""
-    return min(finds, key=lambda find: (find.run, find.lane), default=None)
+    return min(finds, key=lambda find: (find.run, find.sequence), default=None)

@@ -28,7 +28,7 @@ FILE = "found.scenario"
 class Find(msgspec.Struct):
     """What the lab has found, for whoever started the fuzzer."""
 
-    lane: int
+    sequence: int
     run: int
     seed: int  # with which the steps fail
     ending: str
@@ -70,7 +70,7 @@ class Finder:
             raise OurFailure(outcome.text) from run.error
         return outcome
 
-    def look_at(self, steps: ScenarioSteps, seed: int, run: Run, *, lane: int, number: int) -> Find:
+    def check(self, steps: ScenarioSteps, seed: int, run: Run, *, sequence: int, number: int) -> Find:
         """`steps` are those of the run, which has failed."""
         outcome = self.outcome(run)
         short = None
@@ -83,7 +83,7 @@ class Finder:
         assert run.error is not None
         told = steps if short is None else short
         return Find(
-            lane,
+            sequence,
             number,
             seed,
             outcome.ending,

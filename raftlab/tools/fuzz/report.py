@@ -10,7 +10,7 @@ from typing import Any
 
 from labsim.stacks import short_path
 from raftlab.tools.common.text import duration
-from raftlab.tools.fuzz.fuzzers import Died, Result
+from raftlab.tools.fuzz.fuzzers import FuzzResult, WorkerDeath
 from raftlab.tools.fuzz.minimizer import Find
 
 _REFRESH_S = 0.2
@@ -21,7 +21,7 @@ _SAID_LINES_MAX = 12
 class Progress:
     """One line that changes, on a terminal; elsewhere a line now and then, rarer and rarer."""
 
-    def __init__(self, result: Result) -> None:
+    def __init__(self, result: FuzzResult) -> None:
         self._result = result
         self._live = sys.stdout.isatty()
         self._began_s = time.monotonic()
@@ -48,52 +48,51 @@ class Progress:
             print("\r\033[K", end="", flush=True)
 
 
-def _made(result: Result) -> str:
+def _made(result: FuzzResult) -> str:
     return f"{result.runs:,} runs, {result.steps:,} steps"
 
 
-def tell(result: Result, elapsed_s: float, files: Sequence[Path], *, play: str, again: str, interrupted: bool) -> str:
+def render(
+    result: FuzzResult, elapsed_s: float, files: Sequence[Path], *, play_line: str, repeat_line: str, interrupted: bool
+) -> str:
     much = f"{_made(result)} in {duration(elapsed_s)}"
     if result.ours:
-        return (
-            f"The fuzzer failed, not the peer: {result.ours}\nThis is a bug in the lab; it says nothing about the "
-            f"peer. {much}."
-        )
+        return f"The fuzzer failed: {result.ours}\nThis is a bug in the lab, not in the peer. {much}."
     if result.died is not None:
-        return "\n".join([f"\n{much}.", "", *_dead(result.died), "", f"  again     {again}"])
+        return "\n".join([f"\n{much}.", "", *_dead(result.died), "", f"  repeat    {repeat_line}"])
     if result.found is not None:
-        return "\n".join([f"\n{much}.", "", *_found(result.found, files, play, again)])
-    lines = [f"{'Interrupted. ' if interrupted else ''}Nothing was found: {much}."]
+        return "\n".join([f"\n{much}.", "", *_found(result.found, files, play_line, repeat_line)])
+    lines = [f"{'Interrupted. ' if interrupted else ''}No failure found: {much}."]
     lines += [f"{line}." for line in result.checks_off]
     return "\n".join(lines)
 
 
-def _found(find: Find, files: Sequence[Path], play: str, again: str) -> list[str]:
-    lines = [f"FOUND in run {find.run} of lane {find.lane}", *(f"  {line}".rstrip() for line in find.told), ""]
+def _found(find: Find, files: Sequence[Path], play_line: str, repeat_line: str) -> list[str]:
+    lines = [f"FOUND in run {find.run} of sequence {find.sequence}", *(f"  {line}".rstrip() for line in find.told), ""]
     if find.shortened:
         where = " and ".join(short_path(str(file.resolve())) for file in files)
         lines.append(f"  scenario  {where}, {len(find.steps)} steps of {find.steps_before}:")
         lines += [f"    {step}" for step in [*find.header, *find.steps]]
-        lines += ["", f"  play      {play}"]
+        lines += ["", f"  play      {play_line}"]
     elif not find.steps_before:
-        lines.append("  That is before the first step: it fails in any test.")
+        lines.append("  It failed before the first step, so every test fails the same way.")
     else:
-        lines.append(f"  Its {find.steps_before} steps alone do not repeat it. The same fuzz run does.")
-    return [*lines, f"  again     {again}"]
+        lines.append(f"  Its {find.steps_before} steps alone do not reproduce it; repeating the fuzz run does.")
+    return [*lines, f"  repeat    {repeat_line}"]
 
 
-def _dead(died: Died) -> list[str]:
+def _dead(died: WorkerDeath) -> list[str]:
     begin, end = died.runs
-    lines = [f"FOUND in runs {begin} to {end} of lane {died.lane}", f"  The worker process {died.how}."]
-    return [*lines, *(f"  {line}" for line in died.said.splitlines()[:_SAID_LINES_MAX])]
+    lines = [f"FOUND in runs {begin} to {end} of sequence {died.sequence}", f"  The worker process {died.how}."]
+    return [*lines, *(f"  {line}" for line in died.output.splitlines()[:_SAID_LINES_MAX])]
 
 
-def scenario_text(find: Find, again: str) -> str:
-    comment = [f"# {find.summary}", "#", f"# Found by: {again}. A right peer breaks no rule in it."]
+def scenario_text(find: Find, repeat_line: str) -> str:
+    comment = [f"# {find.summary}", "#", f"# Found by: {repeat_line}. A correct peer passes."]
     return "\n".join([*comment, "", *find.header, *find.steps, ""])
 
 
-def figures(result: Result) -> dict[str, Any]:
+def statistics(result: FuzzResult) -> dict[str, Any]:
     """For programs."""
     find = result.found
     return {

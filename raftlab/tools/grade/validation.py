@@ -25,8 +25,8 @@ from raftlab.tools.common.text import counted
 from raftlab.tools.grade.grader import Assignment
 from raftlab.tools.grade.values.rubric import GradedTest
 from raftlab.tools.grade.values.store import write_whole
-from raftlab.tools.stress.pool import Batch, LocalPool
-from raftlab.tools.workers.job_bundle import Kit
+from raftlab.tools.stress.pool import LocalPool, SeedBatch
+from raftlab.tools.workers.job_bundle import JobBundle
 from raftlab.tools.workers.process import CannotStart
 
 FILE = "validation.json"  # in OUT
@@ -95,7 +95,7 @@ class Validation:
         limits = self._assignment.limits
         tests = [self._assignment.files[test.name] for test in tests_left]
         try:
-            kit = Kit.of(
+            bundle = JobBundle.of(
                 Path(self.solution),
                 tests,
                 kv=self._service,
@@ -104,13 +104,13 @@ class Validation:
                 given={"race": race},
                 in_place=True,
             )
-            pool = LocalPool(kit, min(jobs, self.runs_wanted))
+            pool = LocalPool(bundle, min(jobs, self.runs_wanted))
         except CannotStart as error:
             raise ValidationFailed(f"{error}\n{_USE_ANOTHER}") from None
         try:
             # Hidden tests first: their author may be waiting.
             order = sorted(tests_left, key=lambda test: not test.hidden)
-            pending = {pool.submit(Batch(test.of, [seed])): test for test in order for seed in test.seeds}
+            pending = {pool.submit(SeedBatch(test.of, [seed])): test for test in order for seed in test.seeds}
             remaining = {test.name: len(test.seeds) for test in order}
             while pending:
                 done = first_done(pending)

@@ -31,7 +31,7 @@ from raftlab.tools.stress.seed_worker import SeedWorker
 from raftlab.tools.stress.stress_run import Plan, PoolLost, run_campaign
 from raftlab.tools.stress.summary import SHRUNK, as_text, clear, write_all, write_report
 from raftlab.tools.stress.tally import Cause, Tally, ended_its_process
-from raftlab.tools.workers.job_bundle import Kit
+from raftlab.tools.workers.job_bundle import JobBundle
 from raftlab.tools.workers.process import CannotStart
 from raftlab.tools.workers.shrinker import shrunk_elsewhere
 
@@ -112,30 +112,30 @@ def main(args: argparse.Namespace) -> int:
     runs = _RUNS if args.runs is None and not (args.until_fail or args.for_s or args.grow) else args.runs
     plan = Plan(runs, until_fail=args.until_fail, for_s=args.for_s, grow=args.grow)
     limits = {"run_limit_s": args.run_limit, "memory_mb": args.memory_mb}
-    kit = Kit.of(args.raft, tests, kv=kv, given=given(args), **limits)
+    bundle = JobBundle.of(args.raft, tests, kv=kv, given=given(args), **limits)
     tally = Tally(list(dict.fromkeys(test.name for test in tests)), seed_start)
     try:
         with sigterm_as_interrupt(), exclusive_lock(args.out, "lab stress"):
-            return _stress(args, plan, kit, tally)
+            return _stress(args, plan, bundle, tally)
     except FolderInUse as error:
         return _cannot(str(error))
 
 
-def _stress(args: argparse.Namespace, plan: Plan, kit: Kit, tally: Tally) -> int:
+def _stress(args: argparse.Namespace, plan: Plan, bundle: JobBundle, tally: Tally) -> int:
     console = Console(highlight=False)
     try:
-        pool = _open_pool(args, kit)
+        pool = _open_pool(args, bundle)
     except (CannotStart, PoolLost) as error:
         return _cannot(str(error))
     console.print(_opening(args, plan, tally, pool), markup=False, soft_wrap=True)
     trouble = ""
     written = 0
 
-    def look() -> None:
+    def write_reports() -> None:
         """A report is there before anybody names it."""
         nonlocal written
         for cause in tally.causes[written:]:
-            write_report(cause, kit, args.out)
+            write_report(cause, bundle, args.out)
             written += 1
         watch()
 
@@ -143,7 +143,7 @@ def _stress(args: argparse.Namespace, plan: Plan, kit: Kit, tally: Tally) -> int
     try:
         with watching(tally, console, args.out) as watch:
             tally.began_s += tally.elapsed_s  # the workers have started; what follows is work
-            run_campaign(pool, plan, tally, look)
+            run_campaign(pool, plan, tally, write_reports)
     except KeyboardInterrupt:
         tally.ended = _INTERRUPTED
     except (CannotStart, PoolLost) as error:
@@ -152,10 +152,10 @@ def _stress(args: argparse.Namespace, plan: Plan, kit: Kit, tally: Tally) -> int
     finally:
         pool.shutdown()
     if tally.found and not trouble and tally.ended != _INTERRUPTED:
-        _repeat(tally, kit)
-        _shrink(tally, kit, args.out, args.shrink)
-    write_all(tally, kit, args.out)
-    text = as_text(tally, kit, args.out, console.width if console.is_terminal else None)
+        _repeat(tally, bundle)
+        _shrink(tally, bundle, args.out, args.shrink)
+    write_all(tally, bundle, args.out)
+    text = as_text(tally, bundle, args.out, console.width if console.is_terminal else None)
     console.print(f"\n{text}", markup=False, soft_wrap=True)
     if trouble:
         return _cannot(trouble)
@@ -164,12 +164,12 @@ def _stress(args: argparse.Namespace, plan: Plan, kit: Kit, tally: Tally) -> int
     return 130 if tally.ended == _INTERRUPTED else 0
 
 
-def _open_pool(args: argparse.Namespace, kit: Kit) -> Pool:
+def _open_pool(args: argparse.Namespace, bundle: JobBundle) -> Pool:
     if args.dask is None:
-        return LocalPool(kit, args.jobs or len(os.sched_getaffinity(0)))
+        return LocalPool(bundle, args.jobs or len(os.sched_getaffinity(0)))
     from raftlab.tools.stress.dask import DaskPool  # only here: dask is an extra
 
-    return DaskPool(kit, args.dask)
+    return DaskPool(bundle, args.dask)
 
 
 def _opening(args: argparse.Namespace, plan: Plan, tally: Tally, pool: Pool) -> str:
@@ -181,11 +181,11 @@ def _opening(args: argparse.Namespace, plan: Plan, tally: Tally, pool: Pool) -> 
     return f"lab stress: {args.raft}, {tests}, {much} from {tally.seed_start}{limit}, {where}{walls}"
 
 
-def _repeat(tally: Tally, kit: Kit) -> None:
+def _repeat(tally: Tally, bundle: JobBundle) -> None:
     """Run each cause's example once more, here and in a fresh process: only then its replay line is a promise."""
     with tempfile.TemporaryDirectory(prefix="lab-stress-") as folder:
-        kit.unpack(Path(folder))
-        worker = SeedWorker(kit.setup, Path(folder), ROOT)
+        bundle.unpack(Path(folder))
+        worker = SeedWorker(bundle.setup, Path(folder), ROOT)
         try:
             for cause in [cause for cause in tally.causes if cause.shortest.ending is not Ending.LATE][:_REPEATED_MAX]:
                 worker.fresh()
@@ -207,26 +207,32 @@ def _same(cause: Cause, worker: SeedWorker) -> bool:
     )
 
 
-def _shrink(tally: Tally, kit: Kit, out: Path, budget_s: float) -> None:
+def _shrink(tally: Tally, bundle: JobBundle, out: Path, budget_s: float) -> None:
     """What the shortest run of each cause needs; of as many as there is time for. One that does not repeat is left
     alone."""
     causes = [cause for cause in tally.causes if cause.repeats and not ended_its_process(cause.shortest)]
     causes = causes[: int(budget_s / _SHRINK_S_MIN)]
     with tempfile.TemporaryDirectory(prefix="lab-stress-") as folder:
-        kit.unpack(Path(folder))
+        bundle.unpack(Path(folder))
         try:
             for cause in causes:
-                cause.recipe = _needs(cause, kit, Path(folder), out.resolve() / SHRUNK, budget_s / len(causes))
+                cause.recipe = _needs(cause, bundle, Path(folder), out.resolve() / SHRUNK, budget_s / len(causes))
         except KeyboardInterrupt:
             pass  # then those that are left are not shrunk
 
 
-def _needs(cause: Cause, kit: Kit, folder: Path, out: Path, limit_s: float) -> list[str]:
-    run, setup = cause.shortest, kit.setup
+def _needs(cause: Cause, bundle: JobBundle, folder: Path, out: Path, limit_s: float) -> list[str]:
+    run, setup = cause.shortest, bundle.setup
     files = {"raft": setup["raft"], "kv": setup["kv"], "file": setup["tests"][run.test]}
     figures = folder / "figures.json"
     left = shrunk_elsewhere(
-        run.test, run.seed, {**kit.given(run.test), **files}, limit_s=limit_s, out=out, folder=folder, figures=figures
+        run.test,
+        run.seed,
+        {**bundle.given(run.test), **files},
+        limit_s=limit_s,
+        out=out,
+        folder=folder,
+        figures=figures,
     )
     return [] if left is None else left["told"]
 

@@ -21,10 +21,10 @@ from typing import Any
 
 from raftlab import tools
 from raftlab.harness.outcome import Outcome
-from raftlab.tools.stress.pool import Batch, outcomes
+from raftlab.tools.stress.pool import SeedBatch, outcomes
 from raftlab.tools.stress.seed_worker import SeedWorker
 from raftlab.tools.stress.stress_run import PoolLost
-from raftlab.tools.workers.job_bundle import Kit, lab_itself
+from raftlab.tools.workers.job_bundle import JobBundle, lab_itself
 from raftlab.tools.workers.process import CannotStart
 
 INSTALL = "pip install 'distributed>=2024.8'"
@@ -36,7 +36,7 @@ _TRIES = 5
 class DaskPool:
     """A pool whose workers are on a cluster."""
 
-    def __init__(self, kit: Kit, address: str) -> None:
+    def __init__(self, bundle: JobBundle, address: str) -> None:
         """Raises PoolLost if there is no cluster, CannotStart if the peer cannot be loaded there."""
         try:
             # As Any: the types, like the packages, may be there or not.
@@ -58,7 +58,7 @@ class DaskPool:
             self.slots = sum(self._client.nthreads().values())
             if not self.slots:
                 raise PoolLost(f"--dask {address}: the scheduler has no workers")
-            self._client.register_plugin(_make_plugin(kit), name=self._name)
+            self._client.register_plugin(_make_plugin(bundle), name=self._name)
             self._run = _make_task(self._name)
             self._check()
         except BaseException:
@@ -70,13 +70,13 @@ class DaskPool:
         if isinstance(error, str):
             raise CannotStart(error)
 
-    def submit(self, batch: Batch) -> Future[list[Outcome]]:
+    def submit(self, batch: SeedBatch) -> Future[list[Outcome]]:
         future: Future[list[Outcome]] = Future()
         future.set_running_or_notify_cancel()
         self._send(batch, future, tries=_TRIES)
         return future
 
-    def _send(self, batch: Batch, future: Future[list[Outcome]], tries: int) -> None:
+    def _send(self, batch: SeedBatch, future: Future[list[Outcome]], tries: int) -> None:
         def done(remote: Future[Any]) -> None:
             error = CancelledError() if remote.cancelled() else remote.exception()
             if type(error).__name__ == "KilledWorker" and tries > 1:
@@ -99,7 +99,7 @@ class DaskPool:
         self._client.close(timeout=2)
 
 
-def _make_plugin(kit: Kit) -> Any:
+def _make_plugin(bundle: JobBundle) -> Any:
     """What every Dask worker, also one that joins later, keeps for the campaign: our files and our processes."""
     import queue
     import tempfile
@@ -108,14 +108,14 @@ def _make_plugin(kit: Kit) -> Any:
     base: Any = import_module("distributed").WorkerPlugin
     files = {
         **{f"lab/{name}": content for name, content in lab_itself().items()},
-        **{f"here/{name}": content for name, content in kit.files.items()},
+        **{f"here/{name}": content for name, content in bundle.files.items()},
     }
-    setup = kit.setup
+    setup = bundle.setup
     # By these names and not by the module's: a module that travels by value takes its loader along.
     seed_worker, cannot_start = SeedWorker, CannotStart
 
     # A class inside a function has no name that another process could import, so it travels by value.
-    class Runs(base):  # type: ignore[misc]  # see above
+    class DaskRuns(base):  # type: ignore[misc]  # see above
         def setup(self, worker: Any) -> None:
             self.folder = tempfile.TemporaryDirectory(prefix="lab-stress-", dir=worker.local_directory)
             root = Path(self.folder.name)
@@ -145,7 +145,7 @@ def _make_plugin(kit: Kit) -> Any:
                 self.idle.get().fresh()
             self.folder.cleanup()
 
-    return Runs()
+    return DaskRuns()
 
 
 def _make_task(name: str) -> Callable[[str, list[int]], list[bytes] | str]:

@@ -18,12 +18,12 @@ import msgspec
 from raftlab.harness.outcome import Outcome
 from raftlab.layout import ROOT
 from raftlab.tools.stress.seed_worker import SeedWorker
-from raftlab.tools.workers.job_bundle import Kit
+from raftlab.tools.workers.job_bundle import JobBundle
 
 _decode = msgspec.json.Decoder(Outcome).decode
 
 
-class Batch(NamedTuple):
+class SeedBatch(NamedTuple):
     test: str
     seeds: list[int]
 
@@ -35,7 +35,7 @@ class Pool(Protocol):
     def slots(self) -> int:
         """How many runs it makes at a time."""
 
-    def submit(self, batch: Batch) -> Future[list[Outcome]]:
+    def submit(self, batch: SeedBatch) -> Future[list[Outcome]]:
         """One outcome for each seed of the batch, however often a worker dies on the way."""
 
     def shutdown(self) -> None:
@@ -49,14 +49,14 @@ def outcomes(lines: list[bytes]) -> list[Outcome]:
 class LocalPool:
     """Worker processes on this machine, each with a thread here that looks after it."""
 
-    def __init__(self, kit: Kit, jobs: int) -> None:
+    def __init__(self, bundle: JobBundle, jobs: int) -> None:
         """Raises CannotStart if the peer or a test cannot be loaded."""
         self.slots = jobs
-        self._work: queue.SimpleQueue[tuple[Batch, Future[list[Outcome]]] | None] = queue.SimpleQueue()
-        self._folder = tempfile.TemporaryDirectory(prefix="lab-stress-") if kit.files else None
+        self._work: queue.SimpleQueue[tuple[SeedBatch, Future[list[Outcome]]] | None] = queue.SimpleQueue()
+        self._folder = tempfile.TemporaryDirectory(prefix="lab-stress-") if bundle.files else None
         folder = Path.cwd() if self._folder is None else Path(self._folder.name)
-        kit.unpack(folder)
-        self._workers = [SeedWorker(kit.setup, folder, ROOT) for _ in range(jobs)]
+        bundle.unpack(folder)
+        self._workers = [SeedWorker(bundle.setup, folder, ROOT) for _ in range(jobs)]
         self._threads = [threading.Thread(target=self._look_after, args=(w,), daemon=True) for w in self._workers]
         try:
             # One alone: what cannot be loaded is said once. The others start when they get work.
@@ -67,7 +67,7 @@ class LocalPool:
         for thread in self._threads:
             thread.start()
 
-    def submit(self, batch: Batch) -> Future[list[Outcome]]:
+    def submit(self, batch: SeedBatch) -> Future[list[Outcome]]:
         future: Future[list[Outcome]] = Future()
         self._work.put((batch, future))
         return future

@@ -20,7 +20,7 @@ from raftlab.tools.stress.tally import Cause, Count, Tally
 
 _REFRESH_S = 0.2
 _LINE_EVERY_S = 5.0
-_CAUSES_TOLD_MAX = 20
+_CAUSES_MAX = 20
 _CAUSES_PICTURED_MAX = 3
 
 
@@ -51,22 +51,22 @@ class _Lines:
         self._console = console
         self._out = out
         self._next_s = _LINE_EVERY_S
-        self._told = 0
+        self._printed = 0
 
     def update(self) -> None:
-        self._tell_new_causes()
+        self._print_new_causes()
         elapsed_s = self._tally.elapsed_s
         if elapsed_s < self._next_s or self._tally.ended_s is not None:
             return
         self._next_s = elapsed_s + max(_LINE_EVERY_S, elapsed_s / 20)
-        self._say(_line(self._tally))
+        self._print(_line(self._tally))
 
-    def _tell_new_causes(self) -> None:
-        for cause in self._tally.causes[self._told : _CAUSES_TOLD_MAX]:
-            self._told += 1
-            self._say(f"FAILED {_example(cause)}: {cause.words}\n  report  {_report(cause, self._out)}")
+    def _print_new_causes(self) -> None:
+        for cause in self._tally.causes[self._printed : _CAUSES_MAX]:
+            self._printed += 1
+            self._print(f"FAILED {_example(cause)}: {cause.headline}\n  report  {_report(cause, self._out)}")
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
@@ -101,7 +101,7 @@ def _picture(tally: Tally, out: Path, width: int, height: int) -> RenderableType
         tests = f"{len(cause.groups)} tests, as {_example(cause)}" if len(cause.groups) > 1 else _example(cause)
         lines = [
             *wrapped(f"{cause.count:>6}x {tests}; report {_report(cause, out)}", " " * 8, width, ""),
-            *wrapped(cause.words, " " * 8, width),
+            *wrapped(cause.headline, " " * 8, width),
         ]
         if told and len(told) + len(lines) > height // 2:
             break

@@ -13,7 +13,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from raftlab.tools.workers.process import Lost, WorkerProcess, python_worker, really
+from raftlab.tools.workers.process import Lost, WorkerProcess, python_worker, restore_paths
 
 _STACK_LINES_MAX = 12
 
@@ -29,24 +29,24 @@ class SeedWorker(WorkerProcess):
         """One line of JSON, an Outcome, for each seed, in order."""
         requests = [json.dumps({"test": test, "seed": seed}).encode() for seed in seeds]
         answers = zip(seeds, self.ask(requests, self._run_limit_s), strict=True)
-        return [self._obituary(test, seed, a) if isinstance(a, Lost) else a for seed, a in answers]
+        return [self._outcome_of_lost_run(test, seed, a) if isinstance(a, Lost) else a for seed, a in answers]
 
-    def _obituary(self, test: str, seed: int, lost: Lost) -> bytes:
+    def _outcome_of_lost_run(self, test: str, seed: int, lost: Lost) -> bytes:
         """An Outcome for the run that took its process along."""
         if lost.late:
             cause = f"The run took longer than {self._run_limit_s:g} s of real time and was ended."
         else:
             cause = f"The worker process {lost.how} during the run."
-        own = re.search(r'File "(?!/)(.+?)", line (\d+)( in \w+)', lost.said)
-        told = "".join(f"\n  {line}" for line in lost.said.splitlines()[:_STACK_LINES_MAX])
+        own = re.search(r'File "(?!/)(.+?)", line (\d+)( in \w+)', lost.output)
+        lines = "".join(f"\n  {line}" for line in lost.output.splitlines()[:_STACK_LINES_MAX])
         shown_as = self._setup.get("shown_as", {})
         outcome = {
             "test": test,
             "seed": seed,
             "ending": "late" if lost.late else "died",
             "text": cause,
-            "where": really("{}:{}{}".format(*own.groups()), shown_as) if own else "",
+            "where": restore_paths("{}:{}{}".format(*own.groups()), shown_as) if own else "",
             "real_s": self._run_limit_s if lost.late else 0.0,
-            "report": really(f"{test}  seed {seed}\n  {cause}{told}", shown_as),
+            "report": restore_paths(f"{test}  seed {seed}\n  {cause}{lines}", shown_as),
         }
         return json.dumps(outcome).encode()

@@ -16,7 +16,7 @@ from itertools import count as count_from
 
 from raftlab.harness.outcome import Outcome
 from raftlab.tools.common.interrupts import first_done
-from raftlab.tools.stress.pool import Batch, Pool
+from raftlab.tools.stress.pool import Pool, SeedBatch
 from raftlab.tools.stress.tally import Tally
 from raftlab.tools.workers.process import CannotStart
 
@@ -57,7 +57,7 @@ class _Issued:
         self._slots = slots
         self._next = dict.fromkeys(tally.tests, 0)
 
-    def next_batch(self, wanted: int | None) -> Batch | None:
+    def next_batch(self, wanted: int | None) -> SeedBatch | None:
         test = min(self._next, key=self._next.__getitem__)
         issued = self._next[test]
         left = _BATCH_RUNS_MAX if wanted is None else wanted - issued
@@ -69,7 +69,7 @@ class _Issued:
             size = min(size, max(1, left * len(self._next) // (2 * self._slots)))
         self._next[test] += size
         first = self._tally.seed_start + issued
-        return Batch(test, list(range(first, first + size)))
+        return SeedBatch(test, list(range(first, first + size)))
 
     def _size(self, test: str) -> int:
         count = self._tally.counts[test]
@@ -102,7 +102,7 @@ def _round(
     pool: Pool, plan: Plan, tally: Tally, issued: _Issued, wanted: int | None, watch: Callable[[], None]
 ) -> bool:
     """True when all its runs have been made, False when the plan says that it is enough before."""
-    pending: dict[Future[list[Outcome]], Batch] = {}
+    pending: dict[Future[list[Outcome]], SeedBatch] = {}
     try:
         while True:
             while len(pending) < 2 * pool.slots and (batch := issued.next_batch(wanted)) is not None:

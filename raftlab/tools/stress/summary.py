@@ -18,7 +18,7 @@ from raftlab.harness.outcome import Outcome
 from raftlab.harness.records import Record
 from raftlab.tools.common.text import duration, printable
 from raftlab.tools.stress.tally import Cause, Group, Tally, ended_its_process
-from raftlab.tools.workers.job_bundle import Kit
+from raftlab.tools.workers.job_bundle import JobBundle
 
 _CAUSES_SHOWN_MAX = 20
 _TEXT, _JSON, _JUNIT = "summary.txt", "summary.json", "junit.xml"
@@ -48,7 +48,7 @@ def rate(count: int, runs: int) -> str:
     return f"{count:,} of {runs:,} runs{about}"
 
 
-def as_text(tally: Tally, kit: Kit, out: Path, width: int | None = None) -> str:
+def as_text(tally: Tally, bundle: JobBundle, out: Path, width: int | None = None) -> str:
     """Sentences are wrapped to `width`, for a terminal; else every one is a line."""
     lines = wrapped(headline(tally), "", width)
     if tally.ended:
@@ -60,7 +60,7 @@ def as_text(tally: Tally, kit: Kit, out: Path, width: int | None = None) -> str:
         lines.append("")
         lines.append("One cause of failure:" if len(causes) == 1 else f"{len(causes)} causes of failure:")
     for cause in causes[:_CAUSES_SHOWN_MAX]:
-        lines += ["", *_describe(cause, tally, kit, out, width)]
+        lines += ["", *_describe(cause, tally, bundle, out, width)]
     if len(causes) > _CAUSES_SHOWN_MAX:
         lines += ["", f"... and {len(causes) - _CAUSES_SHOWN_MAX} more causes, in {short_path(str(out))}/summary.json"]
     return "\n".join(lines)
@@ -75,11 +75,11 @@ def wrapped(text: str, indent: str, width: int | None, first: str | None = None)
     return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False, **how)  # type: ignore[arg-type]
 
 
-def _describe(cause: Cause, tally: Tally, kit: Kit, out: Path, width: int | None) -> list[str]:
+def _describe(cause: Cause, tally: Tally, bundle: JobBundle, out: Path, width: int | None) -> list[str]:
     """What is wrong, an example, and the tests that show it."""
     indent = " " * 5
     shortest = cause.shortest
-    lines = wrapped(cause.words, indent, width, f"{cause.number:3d}  ")
+    lines = wrapped(cause.headline, indent, width, f"{cause.number:3d}  ")
     if shortest.where:
         lines.append(f"{indent}at {shortest.where}")
     if cause.repeats is False:
@@ -90,8 +90,8 @@ def _describe(cause: Cause, tally: Tally, kit: Kit, out: Path, width: int | None
             width,
         )
     lines.append(f"{indent}report  {short_path(str(out / report_name(cause)))}")
-    lines.append(f"{indent}replay  {kit.replay_line(shortest.test, shortest.seed)}")
-    lines.append(f"{indent}page    {kit.replay_line(shortest.test, shortest.seed, does='page')}")
+    lines.append(f"{indent}replay  {bundle.replay_line(shortest.test, shortest.seed)}")
+    lines.append(f"{indent}page    {bundle.replay_line(shortest.test, shortest.seed, does='page')}")
     if cause.recipe:
         lines.append(f"{indent}shrunk  {short_path(str(out / SHRUNK / f'{shortest.test}-{shortest.seed}.txt'))}")
         lines += [f"{indent}{line}" for line in cause.recipe]
@@ -112,9 +112,9 @@ def _seeds(group: Group) -> str:
     return f"smallest seed {smallest}, shortest run seed {shortest} ({group.shortest.events:,} events)"
 
 
-def report(outcome: Outcome, kit: Kit) -> str:
+def report(outcome: Outcome, bundle: JobBundle) -> str:
     """The worker's report. One that died with its run could not add the line."""
-    line = kit.replay_line(outcome.test, outcome.seed)
+    line = bundle.replay_line(outcome.test, outcome.seed)
     return outcome.report if line in outcome.report else f"{outcome.report}\n\n  replay    {line}"
 
 
@@ -122,17 +122,17 @@ def report_name(cause: Cause) -> str:
     return f"cause-{cause.number}.txt"
 
 
-def write_report(cause: Cause, kit: Kit, out: Path) -> Path:
+def write_report(cause: Cause, bundle: JobBundle, out: Path) -> Path:
     """Of its shortest run so far."""
     path = out / report_name(cause)
-    path.write_text(report(cause.shortest, kit) + "\n", errors="replace")
+    path.write_text(report(cause.shortest, bundle) + "\n", errors="replace")
     return path
 
 
-def as_dict(tally: Tally, kit: Kit) -> dict[str, Any]:
+def as_dict(tally: Tally, bundle: JobBundle) -> dict[str, Any]:
     total = tally.total
     return {
-        "raft": kit.setup["given"]["raft"],
+        "raft": bundle.setup["given"]["raft"],
         "seed_start": tally.seed_start,
         "runs": total.runs,
         "passed": total.passed,
@@ -174,28 +174,28 @@ def as_dict(tally: Tally, kit: Kit) -> dict[str, Any]:
                 },
                 "repeats": cause.repeats,
                 "recipe": cause.recipe,
-                "replay": kit.replay_line(cause.shortest.test, cause.shortest.seed),
-                "report": report(cause.shortest, kit),
+                "replay": bundle.replay_line(cause.shortest.test, cause.shortest.seed),
+                "report": report(cause.shortest, bundle),
             }
             for cause in tally.causes
         ],
     }
 
 
-def as_junit(tally: Tally, kit: Kit) -> bytes:
+def as_junit(tally: Tally, bundle: JobBundle) -> bytes:
     """One case for each test, and for a test that failed one for each cause."""
     suite = ElementTree.Element("testsuite", name="lab stress", time=f"{tally.elapsed_s:.3f}", errors="0")
     for test, count in tally.counts.items():
         causes: list[Cause | None] = [cause for cause in tally.causes if test in cause.groups]
         for cause in causes or [None]:
-            name = test if cause is None else f"{test}: {cause.words}"
+            name = test if cause is None else f"{test}: {cause.headline}"
             case = ElementTree.SubElement(suite, "testcase", classname="stress", name=printable(name))
             case.set("time", f"{count.real_s:.3f}")
             if cause is not None:
                 group = cause.groups[test]
-                message = f"{rate(group.count, count.runs)}; {kit.replay_line(test, group.shortest.seed)}"
+                message = f"{rate(group.count, count.runs)}; {bundle.replay_line(test, group.shortest.seed)}"
                 failure = ElementTree.SubElement(case, "failure", message=printable(message), type=group.shortest.kind)
-                failure.text = printable(report(group.shortest, kit))
+                failure.text = printable(report(group.shortest, bundle))
             elif not count.runs:
                 ElementTree.SubElement(case, "skipped", message="no run was made")
     suite.set("tests", str(len(suite)))
@@ -212,20 +212,20 @@ def clear(out: Path) -> None:
         old.unlink(missing_ok=True)
 
 
-def write_all(tally: Tally, kit: Kit, out: Path) -> None:
+def write_all(tally: Tally, bundle: JobBundle, out: Path) -> None:
     """Everything into `out`."""
-    (out / _TEXT).write_text(as_text(tally, kit, out) + "\n")
-    (out / _JSON).write_bytes(msgspec.json.format(msgspec.json.encode(as_dict(tally, kit))) + b"\n")
-    (out / _JUNIT).write_bytes(as_junit(tally, kit))
+    (out / _TEXT).write_text(as_text(tally, bundle, out) + "\n")
+    (out / _JSON).write_bytes(msgspec.json.format(msgspec.json.encode(as_dict(tally, bundle))) + b"\n")
+    (out / _JUNIT).write_bytes(as_junit(tally, bundle))
     for cause in tally.causes:
-        write_report(cause, kit, out)
+        write_report(cause, bundle, out)
         for group in cause.groups.values():
             for outcome in (group.smallest, group.shortest):
-                _record(outcome, kit).write(out / FAILURES)
+                _record(outcome, bundle).write(out / FAILURES)
 
 
-def _record(outcome: Outcome, kit: Kit) -> Record:
-    given = kit.given(outcome.test)
+def _record(outcome: Outcome, bundle: JobBundle) -> Record:
+    given = bundle.given(outcome.test)
     return Record(
         test=outcome.test,
         seed=outcome.seed,
@@ -234,6 +234,6 @@ def _record(outcome: Outcome, kit: Kit) -> Record:
         isolated=given.get("isolated", False),
         race=given.get("race", False),
         digest=outcome.digest,
-        report=report(outcome, kit),
-        code=kit.code[outcome.test],
+        report=report(outcome, bundle),
+        code=bundle.code[outcome.test],
     )

@@ -62,7 +62,7 @@ class Cause:
         return sum(group.count for group in self.groups.values())
 
     @property
-    def words(self) -> str:
+    def headline(self) -> str:
         """For people."""
         run = self.shortest
         return f"{run.rule}: {run.cause}" if run.rule else run.cause

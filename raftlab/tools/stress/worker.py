@@ -18,13 +18,13 @@ import msgspec
 
 from raftlab.harness.launcher import LoadError
 from raftlab.sandbox.loader import launcher_for
-from raftlab.tools.workers.process import really
+from raftlab.tools.workers.process import restore_paths
 from raftlab.tools.workers.server import RETIRE, Refusal, serve, show_stack_when_lost
 
 _ORPHAN_S = 30.0
 
 
-class Setup(msgspec.Struct):
+class StressSetup(msgspec.Struct):
     """The first line of the conversation. Paths are relative to the working directory."""
 
     raft: str
@@ -37,7 +37,7 @@ class Setup(msgspec.Struct):
     shown_as: dict[str, str] = {}  # paths here -> where these files really lie
 
 
-class Request(msgspec.Struct):
+class StressRequest(msgspec.Struct):
     test: str
     seed: int
 
@@ -45,15 +45,15 @@ class Request(msgspec.Struct):
 def begin(greeting: bytes, _: int) -> Callable[[bytes], Iterator[bytes]]:
     # Thousands of runs of a peer that prints would fill the disk. A replay shows what it prints.
     sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123  # for as long as the process lives
-    setup = msgspec.json.decode(greeting, type=Setup)
+    setup = msgspec.json.decode(greeting, type=StressSetup)
     show_stack_when_lost()
     if setup.memory_mb:
         _limit_memory(setup.memory_mb)
     try:
         run_one = _prepare(setup)
     except LoadError as error:
-        raise Refusal(really(str(error), setup.shown_as).encode(errors="replace").decode()) from None
-    requests = msgspec.json.Decoder(Request)
+        raise Refusal(restore_paths(str(error), setup.shown_as).encode(errors="replace").decode()) from None
+    requests = msgspec.json.Decoder(StressRequest)
     answered = False
 
     def answers_to(line: bytes) -> Iterator[bytes]:
@@ -84,7 +84,7 @@ def _limit_memory(memory_mb: int | None) -> None:
         pass  # not on this system, or more than it allows anyway
 
 
-def _prepare(setup: Setup) -> Callable[[str, int], tuple[bytes, bool]]:
+def _prepare(setup: StressSetup) -> Callable[[str, int], tuple[bytes, bool]]:
     """Load everything; the result runs one seed and gives its Outcome, and whether it ran out of memory."""
     raft = Path(setup.raft).resolve()
     kv = Path(setup.kv).resolve() if setup.kv else None
@@ -119,7 +119,7 @@ def _prepare(setup: Setup) -> Callable[[str, int], tuple[bytes, bool]]:
         replay = run_line("replay", name, seed, given, file=own_file)
         shrink = "" if test.file.suffix == SCENARIO else run_line("shrink", name, seed, given, file=own_file)
         outcome = run.outcome(peer_files, test.file, replay=replay, shrink=shrink)
-        outcome.rewrite(lambda text: really(text, setup.shown_as))
+        outcome.rewrite(lambda text: restore_paths(text, setup.shown_as))
         return encoder.encode(outcome), out_of_memory
 
     return run_one

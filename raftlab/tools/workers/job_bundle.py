@@ -23,7 +23,7 @@ from raftlab.tools.selection import default_files
 
 
 @dataclass
-class Kit:
+class JobBundle:
     """Files by their path in the worker's folder, and what a worker has to know about them."""
 
     files: dict[str, bytes]
@@ -42,7 +42,7 @@ class Kit:
         memory_mb: int,
         given: Values | None = None,
         in_place: bool = False,
-    ) -> Kit:
+    ) -> JobBundle:
         """Reads every file now. `raft` must exist, and `kv`, the service, if it is given. `given`: how the runs are
         made, as options.given() has it.
 

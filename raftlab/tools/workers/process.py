@@ -26,7 +26,7 @@ from raftlab.tools.workers.server import READY, RETIRE, STACK_SIGNAL, signal_nam
 
 _START_LIMIT_S = 60.0
 _STACK_WAIT_S = 0.3
-_SAID_BYTES_MAX = 20_000
+_OUTPUT_BYTES_MAX = 20_000
 _FRUITLESS_MAX = 3
 # Tells a worker which of this process's workers it is, from 0: some keep to a processor of their own.
 _NUMBER = "RAFTLAB_WORKER"
@@ -36,9 +36,9 @@ _numbers: set[int] = set()
 class CannotStart(Exception):
     """No worker can be started like this; the text says why, `said` is what the process said itself."""
 
-    def __init__(self, text: str, *, said: str = "", refused: bool = False) -> None:
+    def __init__(self, text: str, *, output: str = "", refused: bool = False) -> None:
         super().__init__(text)
-        self.said = said
+        self.output = output
         self.refused = refused  # by itself, in words
 
 
@@ -50,9 +50,9 @@ class Closed(Exception):
 class Lost:
     """In place of an answer: the process went, or had to go, while it was at the request."""
 
-    def __init__(self, how: str, said: str, *, late: bool) -> None:
+    def __init__(self, how: str, output: str, *, late: bool) -> None:
         self.how = how  # a predicate: "was ended by SIGSEGV"
-        self.said = said  # by C code, the fault handler or Python, at the end
+        self.output = output  # by C code, the fault handler or Python, at the end
         self.late = late
 
 
@@ -101,7 +101,7 @@ class WorkerProcess:
         self._launch: Launch | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._buffer = b""
-        self._said_file: Any = None
+        self._output_file: Any = None
         self._closed = False
         self._number = -1
 
@@ -140,7 +140,7 @@ class WorkerProcess:
             return
         launch = self._launch = self._new_launch()
         # What C code and the fault handler say at the end. A file, because nobody reads along.
-        self._said_file = tempfile.TemporaryFile()  # noqa: SIM115  # closed by _end()
+        self._output_file = tempfile.TemporaryFile()  # noqa: SIM115  # closed by _end()
         self._buffer = b""
         self._number = next(number for number in range(len(_numbers) + 1) if number not in _numbers)
         _numbers.add(self._number)
@@ -148,7 +148,7 @@ class WorkerProcess:
             launch.command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self._said_file,
+            stderr=self._output_file,
             cwd=launch.folder,
             env={**launch.environment, _NUMBER: str(self._number)},
             bufsize=0,
@@ -173,11 +173,11 @@ class WorkerProcess:
         if line:
             return CannotStart(str(json.loads(line)["error"]), refused=True)
         if line is None:
-            return CannotStart(f"importing it took longer than {_START_LIMIT_S:.0f} s", said=self._said())
+            return CannotStart(f"importing it took longer than {_START_LIMIT_S:.0f} s", output=self._output())
         assert self._process is not None
         how = describe_exit(self._process.wait())
-        said = self._said()
-        return CannotStart(f"the worker {how} while loading it\n{said}".rstrip(), said=said)
+        output = self._output()
+        return CannotStart(f"the worker {how} while loading it\n{output}".rstrip(), output=output)
 
     def fresh(self) -> None:
         """Let the next request have a process that has done nothing before."""
@@ -200,7 +200,7 @@ class WorkerProcess:
             for pipe in (process.stdin, process.stdout):
                 if pipe is not None:
                     pipe.close()
-            self._said_file.close()
+            self._output_file.close()
             if self._launch.after is not None:
                 self._launch.after()
 
@@ -241,15 +241,15 @@ class WorkerProcess:
             process.send_signal(STACK_SIGNAL)
             time.sleep(_STACK_WAIT_S)
         how = "took too long and was ended" if late else describe_exit(process.wait())
-        said = self._said()
+        output = self._output()
         self._end()
-        return Lost(how, said, late=late)
+        return Lost(how, output, late=late)
 
-    def _said(self) -> str:
+    def _output(self) -> str:
         """With paths relative to the worker's folder: those are the reader's own files."""
         assert self._launch is not None
-        self._said_file.seek(0)
-        text: str = self._said_file.read(_SAID_BYTES_MAX).decode(errors="replace").strip()
+        self._output_file.seek(0)
+        text: str = self._output_file.read(_OUTPUT_BYTES_MAX).decode(errors="replace").strip()
         return text.replace(f"{self._launch.folder.resolve()}/", "")
 
 
@@ -260,7 +260,7 @@ def describe_exit(code: int) -> str:
     return f"was ended by {name}{' (out of memory?)' if name == 'SIGKILL' else ''}"
 
 
-def really(text: str, shown_as: dict[str, str]) -> str:
+def restore_paths(text: str, shown_as: dict[str, str]) -> str:
     """With the paths of the worker's folder as those where the files really lie."""
     for here, there in shown_as.items():
         # Not where it is part of a longer path, as in the replay line.

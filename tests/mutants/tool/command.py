@@ -28,13 +28,13 @@ from raftlab.tools.common.interrupts import defer_interrupts, first_done, result
 from raftlab.tools.selection import select
 from raftlab.tools.workers.process import CannotStart, Lost, WorkerProcess, python_worker
 from tests.mutants.tool import fuzzing
-from tests.mutants.tool.measurement import Result
+from tests.mutants.tool.measurement import MutantResult
 from tests.mutants.tool.mutants import BUILD, Mutant, load_mutants
 from tests.mutants.tool.random_command import RANDOM_RUNS, mutate
 from tests.mutants.tool.random_mutants import drawn_by_id, is_drawn
 from tests.mutants.tool.report import RECORD, overview, record, summary, table
 from tests.mutants.tool.shrunk import RECORD as SHRUNK
-from tests.mutants.tool.shrunk import Measured, measure, recorded
+from tests.mutants.tool.shrunk import ShrinkMeasurement, measure, recorded
 from tests.mutants.tool.shrunk import record as record_shrunk
 from tests.mutants.tool.shrunk import summary as shrunk_summary
 from tests.mutants.tool.shrunk import table as shrunk_table
@@ -177,7 +177,7 @@ def _run(entries: list[Mutant], args: argparse.Namespace) -> int:
 def _shrink(entries: list[Mutant], args: argparse.Namespace) -> int:
     """One after another: what is measured is processor time."""
     known = json.loads(RECORD.read_text())
-    measured: list[Measured] = []
+    measured: list[ShrinkMeasurement] = []
     mutants = [mutant for mutant in entries if mutant.id in known]
     try:
         for mutant in mutants:
@@ -205,7 +205,7 @@ def _fuzz(entries: list[Mutant], args: argparse.Namespace) -> int:
     chosen = [m for m in entries if not m.of_service and not m.races]
     if not args.ids:
         chosen = [m for m in chosen if m.correct or fuzzing.is_asked_for(rules.get(m.id, ""))]
-    measured: list[fuzzing.Measured] = []
+    measured: list[fuzzing.FuzzMeasurement] = []
     out, interrupted = Path("build/mutants-fuzzed"), False
     with ThreadPoolExecutor(max(1, args.jobs)) as pool:
         try:
@@ -214,7 +214,7 @@ def _fuzz(entries: list[Mutant], args: argparse.Namespace) -> int:
             for future in pending:
                 one = result_of(future)
                 measured.append(one)
-                print(f"[{len(measured)}/{len(chosen)}] {one.id}: {one.words}", file=sys.stderr, flush=True)
+                print(f"[{len(measured)}/{len(chosen)}] {one.id}: {one.summary}", file=sys.stderr, flush=True)
         except KeyboardInterrupt:
             interrupted = True
             pool.shutdown(wait=False, cancel_futures=True)
@@ -250,7 +250,7 @@ class _Judges:
         self._running: set[WorkerProcess] = set()
         self._stopped = False
 
-    def judge(self, mutant: Mutant) -> Result:
+    def judge(self, mutant: Mutant) -> MutantResult:
         args = self._args
         greeting = {"tests": args.tests}
         worker = WorkerProcess(
@@ -266,18 +266,18 @@ class _Judges:
         try:
             (answer,) = worker.ask([json.dumps(request).encode()], _LOST_S)
         except CannotStart as error:
-            return Result(mutant.id, "broken", line=_last_line(error.said) or str(error))
+            return MutantResult(mutant.id, "broken", line=_last_line(error.output) or str(error))
         finally:
             with self._lock:
                 self._running.discard(worker)
             worker.fresh()
         if isinstance(answer, Lost):
-            line = f"no result after {_LOST_S} s" if answer.late else _last_line(answer.said)
-            return Result(mutant.id, "broken", line=line or f"its worker {answer.how}, with no result")
+            line = f"no result after {_LOST_S} s" if answer.late else _last_line(answer.output)
+            return MutantResult(mutant.id, "broken", line=line or f"its worker {answer.how}, with no result")
         fields = json.loads(answer)
         if fields["failed_of"] is not None:
             fields["failed_of"] = tuple(fields["failed_of"])
-        return Result(**fields)
+        return MutantResult(**fields)
 
     def stop(self) -> None:
         with self._lock:
@@ -294,11 +294,11 @@ def _judge_all(
     entries: Sequence[Mutant],
     args: argparse.Namespace,
     judge: str = TESTS,
-    on_result: Callable[[Result], None] = lambda _: None,
-) -> tuple[list[Result], bool]:
+    on_result: Callable[[MutantResult], None] = lambda _: None,
+) -> tuple[list[MutantResult], bool]:
     """The results in the mutants's order, and whether Ctrl-C ended it early."""
     judges = _Judges(args, judge)
-    results: dict[str, Result] = {}
+    results: dict[str, MutantResult] = {}
     interrupted = False
     # Controls are the longest; begun last, they would be waited for alone.
     order = sorted(entries, key=lambda mutant: not mutant.correct)
@@ -352,7 +352,7 @@ class _Progress:
         if self._bar is not None:
             self._bar.stop()
 
-    def add(self, result: Result) -> None:
+    def add(self, result: MutantResult) -> None:
         self._done += 1
         if self._bar is not None:
             self._bar.update(self._task, advance=1, description=f"{result.id}: {result.verdict}")

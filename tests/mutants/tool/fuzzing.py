@@ -32,7 +32,7 @@ _OTHER_RULES = (
 
 
 @dataclass
-class Measured:
+class FuzzMeasurement:
     """What came of one fuzz run."""
 
     id: str
@@ -44,7 +44,7 @@ class Measured:
     right_passes: bool = False  # the scenario, on the peer that it was made from
 
     @property
-    def words(self) -> str:
+    def summary(self) -> str:
         return f"{self.found or 'nothing found'} after {self.runs:,} runs, {self.seconds:.1f} s"
 
 
@@ -53,13 +53,13 @@ def is_asked_for(rule: str) -> bool:
     return bool(rule) and rule not in _OTHER_RULES
 
 
-def measure(mutant: Mutant, *, limit_s: float, out: Path) -> Measured:
+def measure(mutant: Mutant, *, limit_s: float, out: Path) -> FuzzMeasurement:
     path = mutant.write(BUILD)
     out.mkdir(parents=True, exist_ok=True)
     scenario = out / f"{mutant.id}.scenario"
     found = _fuzz(path, limit_s, out / f"{mutant.id}.json")
     figures_of_it = {name: found[name] for name in ("found", "runs", "seconds", "steps")}
-    measured = Measured(mutant.id, mutant.correct, **figures_of_it)
+    measured = FuzzMeasurement(mutant.id, mutant.correct, **figures_of_it)
     if measured.steps is not None and not mutant.correct:
         scenario.write_text("\n".join([*found["scenario"], ""]))
         measured.right_passes = repeated(mutant.base / "raft.py", None, [str(scenario)])[0]["ending"] == "passed"
@@ -75,19 +75,19 @@ def _fuzz(raft: Path, limit_s: float, figures: Path) -> dict[str, Any]:
     return found
 
 
-def recorded(measured: Iterable[Measured] = (), file: Path = RECORD) -> dict[str, Measured]:
+def recorded(measured: Iterable[FuzzMeasurement] = (), file: Path = RECORD) -> dict[str, FuzzMeasurement]:
     """What is noted, by id, and these in the place of what was noted of them before."""
     known = json.loads(file.read_text()) if file.exists() else []
-    return {one.id: one for one in (*(Measured(**each) for each in known), *measured)}
+    return {one.id: one for one in (*(FuzzMeasurement(**each) for each in known), *measured)}
 
 
-def record(measured: Iterable[Measured], file: Path = RECORD) -> None:
+def record(measured: Iterable[FuzzMeasurement], file: Path = RECORD) -> None:
     """Note them beside what is noted already."""
     known = sorted(recorded(measured, file).values(), key=lambda one: one.id)
     file.write_text(json.dumps([asdict(one) for one in known], indent=1) + "\n")
 
 
-def table(all_of_them: Iterable[Measured]) -> str:
+def table(all_of_them: Iterable[FuzzMeasurement]) -> str:
     rows = ["| id | found | runs | s | steps |", "|---|---|---:|---:|---:|"]
     for one in all_of_them:
         steps = "-" if one.steps is None else str(one.steps) + ("" if one.right_passes else ", not good")
@@ -96,7 +96,7 @@ def table(all_of_them: Iterable[Measured]) -> str:
     return "\n".join(rows)
 
 
-def summary(measured: Sequence[Measured]) -> str:
+def summary(measured: Sequence[FuzzMeasurement]) -> str:
     variants = [one for one in measured if one.correct]
     all_of_them = [one for one in measured if not one.correct]
     lines = [*_summary(all_of_them)] if all_of_them else []
@@ -110,7 +110,7 @@ def summary(measured: Sequence[Measured]) -> str:
     return "\n".join(lines)
 
 
-def _summary(all_of_them: Sequence[Measured]) -> list[str]:
+def _summary(all_of_them: Sequence[FuzzMeasurement]) -> list[str]:
     found = [one for one in all_of_them if one.found]
     lines = [
         f"{len(found)} of {len(all_of_them)} found",

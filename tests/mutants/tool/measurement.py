@@ -24,7 +24,7 @@ RATE_SEEDS = 20
 
 
 @dataclass
-class Result:
+class MutantResult:
     """The result for one mutant. `verdict`: caught, escaped; for a correct peer passed, accused; or broken, stale."""
 
     id: str
@@ -71,11 +71,11 @@ def judge_by_tests(
     measure_rate: bool = True,
     isolated: bool = False,
     race: bool = False,
-) -> Result:
+) -> MutantResult:
     """Run the suite over seeds until a test fails."""
     # Processor time: a busy machine changes no verdict.
     began_s = time.process_time()
-    result = Result(mutant.id, "passed" if mutant.correct else "escaped")
+    result = MutantResult(mutant.id, "passed" if mutant.correct else "escaped")
     try:
         launcher = load_mutant(mutant, build, isolated=isolated, race=race)
     except StaleMutant as error:
@@ -115,14 +115,14 @@ def judge_by_fuzzing(
     isolated: bool = False,
     race: bool = False,
     **_of_tests: Any,
-) -> Result:
+) -> MutantResult:
     """As `lab fuzz` does it, with seed 0 and one worker."""
     began_s = time.process_time()
-    result = Result(mutant.id, "passed" if mutant.correct else "escaped")
+    result = MutantResult(mutant.id, "passed" if mutant.correct else "escaped")
     launcher = load_mutant(mutant, build, isolated=isolated, race=race)
-    lane = RunSequence(launcher, 0, 0, race=race)
+    sequence = RunSequence(launcher, 0, 0, race=race)
     while True:
-        _, _, run = lane.run()
+        _, _, run = sequence.run()
         result.tests += 1
         outcome = run.outcome()
         if outcome.failed:

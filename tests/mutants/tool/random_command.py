@@ -28,7 +28,7 @@ from raftlab.layout import run_files, tool_files
 from raftlab.tools.common.interrupts import sigterm_as_interrupt
 from raftlab.tools.selection import SCENARIOS, SelectionError, default_files, scenario_files, select
 from tests.mutants.tool import measurement, worker
-from tests.mutants.tool.measurement import Result
+from tests.mutants.tool.measurement import MutantResult
 from tests.mutants.tool.mutants import BUILD, FOLDER, REFERENCE, Mutant
 from tests.mutants.tool.random_mutants import Drawn, draw
 from tests.mutants.tool.worker import FUZZ, TESTS
@@ -48,8 +48,8 @@ _KINDS = {
 
 class JudgeAll(Protocol):
     def __call__(
-        self, entries: Sequence[Mutant], args: argparse.Namespace, judge: str, on_result: Callable[[Result], None]
-    ) -> tuple[list[Result], bool]: ...
+        self, entries: Sequence[Mutant], args: argparse.Namespace, judge: str, on_result: Callable[[MutantResult], None]
+    ) -> tuple[list[MutantResult], bool]: ...
 
 
 class Note(NamedTuple):
@@ -75,10 +75,10 @@ def mutate(args: argparse.Namespace, judge_all: JudgeAll) -> int:
             print(f"{mutant.id:44} a peer that {mutant.what}")
         return 0
     judges = judges_for(args)
-    kept = Kept(KEPT, {judge: _key(judge, options) for judge, options in judges.items()})
+    kept = RecordedRun(KEPT, {judge: _key(judge, options) for judge, options in judges.items()})
     with sigterm_as_interrupt():
         interrupted = _judge_all(mutants, judges, kept, notes, judge_all)
-    outcome = Outcome.of(mutants, kept, notes)
+    outcome = RandomOutcome.of(mutants, kept, notes)
     print(report(outcome))
     if args.json is not None:
         told = [{**asdict(result), "judge": judge} for mutant in mutants for judge, result in kept.of(mutant).items()]
@@ -104,7 +104,7 @@ def judges_for(args: argparse.Namespace) -> dict[str, argparse.Namespace]:
 def _judge_all(
     mutants: Sequence[Drawn],
     judges: Mapping[str, argparse.Namespace],
-    kept: Kept,
+    kept: RecordedRun,
     notes: Notes,
     judge_all: JudgeAll,
 ) -> bool:
@@ -122,14 +122,14 @@ def _judge_all(
     return False
 
 
-class Kept:
+class RecordedRun:
     """Results of this and of earlier times, by peer and judge. A line each, added as they come: Ctrl-C costs none."""
 
     def __init__(self, file: Path, keys: Mapping[str, str]) -> None:
         """`keys`: for each judge of interest, what a result must have been noted with to be still good."""
         self._file = file
         self._keys = keys
-        self._results: dict[str, dict[str, Result]] = {}
+        self._results: dict[str, dict[str, MutantResult]] = {}
         for line in file.read_text().splitlines() if file.exists() else ():
             try:
                 fields = json.loads(line)
@@ -137,14 +137,14 @@ class Kept:
                 continue  # half a line: something ended it
             key, peer, judge = (fields.pop(name) for name in ("key", "peer", "judge"))
             if keys.get(judge) == key:
-                self._results.setdefault(peer, {})[judge] = Result(**fields)
+                self._results.setdefault(peer, {})[judge] = MutantResult(**fields)
 
-    def of(self, mutant: Drawn) -> dict[str, Result]:
+    def of(self, mutant: Drawn) -> dict[str, MutantResult]:
         """By judge, as they were asked. The same peer may have had another id."""
         found = self._results.get(_digest(mutant.text), {})
         return {judge: replace(found[judge], id=mutant.id) for judge in self._keys if judge in found}
 
-    def add(self, mutants: Mapping[str, Drawn], judge: str, result: Result) -> None:
+    def add(self, mutants: Mapping[str, Drawn], judge: str, result: MutantResult) -> None:
         peer = _digest(mutants[result.id].text)
         self._results.setdefault(peer, {})[judge] = result
         self._file.parent.mkdir(parents=True, exist_ok=True)
@@ -191,16 +191,16 @@ def read_notes(file: Path = SURVIVORS) -> Notes:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RandomOutcome:
     """What came of a draw, or of as much of it as was judged."""
 
-    results: Mapping[Drawn, Result]  # what the last judge said
+    results: Mapping[Drawn, MutantResult]  # what the last judge said
     judges: Mapping[Drawn, str]  # and who that was
     seconds: float  # of processor time, that all judges took
     notes: Notes
 
     @classmethod
-    def of(cls, mutants: Sequence[Drawn], kept: Kept, notes: Notes) -> Outcome:
+    def of(cls, mutants: Sequence[Drawn], kept: RecordedRun, notes: Notes) -> RandomOutcome:
         last = {mutant: list(said.items())[-1] for mutant in mutants if (said := kept.of(mutant))}
         return cls(
             results={mutant: result for mutant, (_, result) in last.items()},
@@ -225,7 +225,7 @@ class Outcome:
 # ---- the report ---------------------------------------------------------------------------------------------------
 
 
-def report(outcome: Outcome) -> str:
+def report(outcome: RandomOutcome) -> str:
     lines = []
     counts = outcome.caught_by()
     if counts:
@@ -239,13 +239,13 @@ def report(outcome: Outcome) -> str:
     return "\n".join([*lines, *summary(outcome)])
 
 
-def _ending(result: Result) -> str:
+def _ending(result: MutantResult) -> str:
     if result.verdict == "escaped":
         return f"got away, at last in {result.tests} runs" + (f": {result.line}" if result.line else "")
     return f"has no verdict: {result.line}"
 
 
-def summary(outcome: Outcome) -> list[str]:
+def summary(outcome: RandomOutcome) -> list[str]:
     verdicts = Counter(result.verdict for result in outcome.results.values())
     lost = verdicts.total() - verdicts["caught"] - verdicts["escaped"]
     by = Counter(outcome.judges[mutant] for mutant, result in outcome.results.items() if result.verdict == "caught")

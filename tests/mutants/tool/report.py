@@ -12,13 +12,13 @@ from statistics import median
 from typing import Any
 
 from tests.mutants.tool import fuzzing, shrunk
-from tests.mutants.tool.measurement import Result
+from tests.mutants.tool.measurement import MutantResult
 from tests.mutants.tool.mutants import FOLDER, REFERENCE, Mutant
 
 RECORD = FOLDER / "caught.json"
 
 
-def _by(result: Result) -> str:
+def _by(result: MutantResult) -> str:
     if not result.by:
         skipped = f", {result.skipped} of {result.tests} tests skipped" if result.skipped else ""
         return (result.verdict.upper() if result.bad else result.verdict) + skipped
@@ -26,7 +26,7 @@ def _by(result: Result) -> str:
     return f"{'ACCUSED ' if result.verdict == 'accused' else ''}{result.by}{rate}"
 
 
-def table(results: list[Result], by_id: dict[str, Mutant]) -> str:
+def table(results: list[MutantResult], by_id: dict[str, Mutant]) -> str:
     rows = [("id", "part", "caught by", "runs", "tests", "s", "first line of the report")]
     rows += [
         (r.id, by_id[r.id].part, _by(r), str(r.runs), str(r.tests), f"{r.seconds:.1f}", _short(r.line, 100))
@@ -41,7 +41,7 @@ def table(results: list[Result], by_id: dict[str, Mutant]) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def summary(results: list[Result], by_id: dict[str, Mutant], seconds: float) -> str:
+def summary(results: list[MutantResult], by_id: dict[str, Mutant], seconds: float) -> str:
     lines = []
     for base in dict.fromkeys(by_id[r.id].base for r in results if not by_id[r.id].correct):
         mutants = [r for r in results if not by_id[r.id].correct and by_id[r.id].base == base]
@@ -54,7 +54,7 @@ def summary(results: list[Result], by_id: dict[str, Mutant], seconds: float) -> 
     return "\n".join(lines)
 
 
-def _summary_of(mutants: list[Result], whose: str) -> list[str]:
+def _summary_of(mutants: list[MutantResult], whose: str) -> list[str]:
     caught = [r for r in mutants if r.verdict == "caught"]
     named = [r for r in caught if not r.by.startswith("test: ")]
     line = f"{len(caught)} of {len(mutants)} mutants{whose} caught, {len(named)} of them by name"
@@ -91,7 +91,10 @@ def overview(by_id: Iterable[Mutant]) -> str:
         cells = (
             *(f"`{mutant.id}`", mutant.part, mutant.what, mutant.rule),
             *(str(by[name]) for name in ("by", "test", "seed", "runs")),
-            *(found[mutant.id].words if mutant.id in found else "", left[mutant.id].words if mutant.id in left else ""),
+            *(
+                found[mutant.id].summary if mutant.id in found else "",
+                left[mutant.id].summary if mutant.id in left else "",
+            ),
             _GO[mutant.go] + {None: "", True: ", caught", False: ", missed"}[mutant.go_caught],
         )
         lines.append(f"| {' | '.join(cell.replace('|', '¦') for cell in cells)} |")
@@ -103,7 +106,7 @@ def recorded(file: Path = RECORD) -> dict[str, dict[str, Any]]:
     return json.loads(file.read_text()) if file.exists() else {}
 
 
-def record(results: Iterable[Result], file: Path = RECORD) -> None:
+def record(results: Iterable[MutantResult], file: Path = RECORD) -> None:
     """Note what caught which, beside what is noted already; the quick measurement begins there."""
     known = recorded(file)
     for result in results:

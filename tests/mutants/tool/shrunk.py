@@ -30,7 +30,7 @@ _STEPS_MAX = 20
 
 
 @dataclass
-class Measured:
+class ShrinkMeasurement:
     """What came of shrinking one."""
 
     id: str
@@ -48,7 +48,7 @@ class Measured:
     scenario_passes: bool = False  # on the peer that it was made from
 
     @property
-    def words(self) -> str:
+    def summary(self) -> str:
         scenario = f", {self.steps} steps" if self.has_scenario and self.steps is not None else ""
         return f"{self.before:,} -> {self.after:,} events{scenario}"
 
@@ -61,8 +61,8 @@ class Measured:
         return self.scenario_breaks and self.scenario_passes and (self.steps or 0) <= _STEPS_MAX
 
 
-def measure(mutant: Mutant, test: str, seed: int, *, out: Path) -> Measured:
-    measured = Measured(mutant.id, test)
+def measure(mutant: Mutant, test: str, seed: int, *, out: Path) -> ShrinkMeasurement:
+    measured = ShrinkMeasurement(mutant.id, test)
     path = mutant.write(BUILD)
     raft, kv = (REFERENCE / "raft.py", path) if mutant.of_service else (path, None)
     figures_file = out / f"{mutant.id}.json"
@@ -107,19 +107,19 @@ def _python(arguments: Sequence[str]) -> str:
     return done.stdout or done.stderr
 
 
-def recorded(measured: Iterable[Measured] = (), file: Path = RECORD) -> dict[str, Measured]:
+def recorded(measured: Iterable[ShrinkMeasurement] = (), file: Path = RECORD) -> dict[str, ShrinkMeasurement]:
     """What is noted, by id, and these in the place of what was noted of them before."""
     known = json.loads(file.read_text()) if file.exists() else []
-    return {one.id: one for one in (*(Measured(**each) for each in known), *measured)}
+    return {one.id: one for one in (*(ShrinkMeasurement(**each) for each in known), *measured)}
 
 
-def record(measured: Iterable[Measured], file: Path = RECORD) -> None:
+def record(measured: Iterable[ShrinkMeasurement], file: Path = RECORD) -> None:
     """Note them beside what is noted already."""
     known = sorted(recorded(measured, file).values(), key=lambda one: one.id)
     file.write_text(json.dumps([asdict(one) for one in known], indent=1) + "\n")
 
 
-def table(all_of_them: Iterable[Measured]) -> str:
+def table(all_of_them: Iterable[ShrinkMeasurement]) -> str:
     rows = ["| id | broke | events before | left | lines | s | scenario |", "|---|---|---:|---:|---:|---:|---:|"]
     for one in all_of_them:
         steps = "-" if one.steps is None else f"{one.steps}" if one.has_scenario else f"{one.steps}, not good"
@@ -128,7 +128,7 @@ def table(all_of_them: Iterable[Measured]) -> str:
     return "\n".join(rows)
 
 
-def summary(all_of_them: Sequence[Measured]) -> str:
+def summary(all_of_them: Sequence[ShrinkMeasurement]) -> str:
     rules = [one for one in all_of_them if one.rule]
     others = [one for one in all_of_them if one.ending and not one.rule]
     lines = []

@@ -15,12 +15,12 @@ from dataclasses import asdict
 
 from raftlab.tools.selection import select
 from raftlab.tools.workers.server import serve, show_stack_when_lost
-from tests.mutants.tool.measurement import Result, judge_by_fuzzing, judge_by_tests
+from tests.mutants.tool.measurement import MutantResult, judge_by_fuzzing, judge_by_tests
 from tests.mutants.tool.mutants import load_mutants
 from tests.mutants.tool.random_mutants import drawn_by_id, is_drawn
 
 TESTS, FUZZ = "tests", "fuzz"
-JUDGES: dict[str, Callable[..., Result]] = {TESTS: judge_by_tests, FUZZ: judge_by_fuzzing}
+JUDGES: dict[str, Callable[..., MutantResult]] = {TESTS: judge_by_tests, FUZZ: judge_by_fuzzing}
 
 
 def begin(greeting: bytes, _: int) -> Callable[[bytes], Iterator[bytes]]:

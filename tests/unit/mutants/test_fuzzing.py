@@ -1,12 +1,12 @@
 """`lab mutants fuzz`: which mutants are fuzzed, and how results are recorded."""
 
 from tests.mutants.tool import fuzzing
-from tests.mutants.tool.fuzzing import Measured
+from tests.mutants.tool.fuzzing import FuzzMeasurement
 from unit.tools.peers import ROOT, lab
 
-FOUND = Measured("b", found="one-vote", runs=12, seconds=0.4, steps=5, right_passes=True)
-LATE = Measured("a", runs=900, seconds=60.1)
-RIGHT = Measured("c", correct=True, runs=1000, seconds=60.0)
+FOUND = FuzzMeasurement("b", found="one-vote", runs=12, seconds=0.4, steps=5, right_passes=True)
+LATE = FuzzMeasurement("a", runs=900, seconds=60.1)
+RIGHT = FuzzMeasurement("c", correct=True, runs=1000, seconds=60.0)
 
 
 def test_only_safety_and_durability_rules_are_fuzzed():

@@ -10,9 +10,9 @@ import pytest
 
 from raftlab.tools.cli import main as lab
 from tests.mutants.tool import command, random_command, random_mutants
-from tests.mutants.tool.measurement import Result, judge_by_fuzzing
+from tests.mutants.tool.measurement import MutantResult, judge_by_fuzzing
 from tests.mutants.tool.mutants import StaleMutant
-from tests.mutants.tool.random_command import Kept, Note
+from tests.mutants.tool.random_command import Note, RecordedRun
 from tests.mutants.tool.random_mutants import draw, drawn_by_id
 from tests.mutants.tool.source_changes import meaning
 
@@ -124,7 +124,7 @@ class Judged:
                 return [], True
             self.left = None if self.left is None else self.left - 1
             self.shown.append((judge, mutant.id))
-            on_result(Result(mutant.id, self.says(judge, mutant.id), by="one-vote", tests=3, runs=1, seconds=2.0))
+            on_result(MutantResult(mutant.id, self.says(judge, mutant.id), by="one-vote", tests=3, runs=1, seconds=2.0))
         return [], False
 
 
@@ -219,21 +219,21 @@ def test_other_options_are_measured_again(in_tmp, capsys):
 def test_half_written_line_is_ignored(tmp_path):
     file = tmp_path / "kept.jsonl"
     first, second = drawn = draw(2, 5)
-    kept = Kept(file, {"tests": "a key"})
+    kept = RecordedRun(file, {"tests": "a key"})
     for mutant in drawn:
-        kept.add({mutant.id: mutant}, "tests", Result(mutant.id, "caught"))
+        kept.add({mutant.id: mutant}, "tests", MutantResult(mutant.id, "caught"))
     file.write_bytes(file.read_bytes()[:-5])
-    assert Kept(file, {"tests": "a key"}).of(first) == {"tests": Result(first.id, "caught")}
-    assert Kept(file, {"tests": "a key"}).of(second) == {}
-    assert Kept(file, {"tests": "another key"}).of(first) == {}
-    assert Kept(file, {"fuzz": "a key"}).of(first) == {}
+    assert RecordedRun(file, {"tests": "a key"}).of(first) == {"tests": MutantResult(first.id, "caught")}
+    assert RecordedRun(file, {"tests": "a key"}).of(second) == {}
+    assert RecordedRun(file, {"tests": "another key"}).of(first) == {}
+    assert RecordedRun(file, {"fuzz": "a key"}).of(first) == {}
 
 
 def test_result_belongs_to_the_change_not_its_number(tmp_path):
     (mutant,) = draw(1, 5)
-    kept = Kept(tmp_path / "kept.jsonl", {"tests": "a key"})
-    kept.add({mutant.id: mutant}, "tests", Result(mutant.id, "caught"))
-    assert kept.of(replace(mutant, id="m0001-x")) == {"tests": Result("m0001-x", "caught")}
+    kept = RecordedRun(tmp_path / "kept.jsonl", {"tests": "a key"})
+    kept.add({mutant.id: mutant}, "tests", MutantResult(mutant.id, "caught"))
+    assert kept.of(replace(mutant, id="m0001-x")) == {"tests": MutantResult("m0001-x", "caught")}
     assert kept.of(replace(mutant, text="another")) == {}
 
 

@@ -1,8 +1,8 @@
 """`lab mutants shrink`: what is recorded and reported of each mutant."""
 
-from tests.mutants.tool.shrunk import Measured, record, recorded, summary, table
+from tests.mutants.tool.shrunk import ShrinkMeasurement, record, recorded, summary, table
 
-SHORT = Measured(
+SHORT = ShrinkMeasurement(
     "b-rule",
     "test_x_2a",
     ending="rule",
@@ -17,7 +17,7 @@ SHORT = Measured(
     scenario_breaks=True,
     scenario_passes=True,
 )
-WAITS = Measured("a-waits", "test_y_2b", ending="expectation", before=200, after=190, lines=1, seconds=9.0)
+WAITS = ShrinkMeasurement("a-waits", "test_y_2b", ending="expectation", before=200, after=190, lines=1, seconds=9.0)
 
 
 def test_recording_keeps_earlier_records(tmp_path):
@@ -25,13 +25,13 @@ def test_recording_keeps_earlier_records(tmp_path):
     record([SHORT], file)
     record([WAITS], file)
     assert list(recorded(file=file).values()) == [WAITS, SHORT]
-    again = Measured("b-rule", "test_x_2a", ending="rule", rule="one-vote", before=1200, after=121)
+    again = ShrinkMeasurement("b-rule", "test_x_2a", ending="rule", rule="one-vote", before=1200, after=121)
     assert recorded([again], file)["b-rule"] == again
     assert (again.enough, SHORT.enough) == (False, True)
 
 
 def test_summary_of_measurements():
-    assert SHORT.words == "1,200 -> 120 events, 4 steps"
+    assert SHORT.summary == "1,200 -> 120 events, 4 steps"
     assert summary([WAITS, SHORT]).splitlines()[0].startswith("1 runs that broke a rule: 1 break the same one")
     assert table([WAITS, SHORT]).splitlines()[-2:] == [
         "| `a-waits` | expectation | 200 | 190 | 1 | 9.0 | - |",

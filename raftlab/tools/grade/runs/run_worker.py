@@ -57,7 +57,9 @@ class RunWorker:
             except CannotStart as error:
                 if not error.refused and attempt < _TRIES:
                     continue  # another process may have ended it
-                raise RunWorkerError(str(error) if error.refused else error.said[:_OUTPUT_MAX] or str(error)) from None
+                raise RunWorkerError(
+                    str(error) if error.refused else error.output[:_OUTPUT_MAX] or str(error)
+                ) from None
             if not isinstance(answer, Lost):
                 reply = msgspec.json.decode(answer, type=RunAnswer)
                 if reply.run is None:
@@ -65,7 +67,7 @@ class RunWorker:
                 return reply.run
             lost = answer
         assert lost is not None
-        report = f"The process that makes the runs {lost.how}, {_TRIES} times.\n{lost.said[:_OUTPUT_MAX]}".rstrip()
+        report = f"The process that makes the runs {lost.how}, {_TRIES} times.\n{lost.output[:_OUTPUT_MAX]}".rstrip()
         return broken_tester(request, report)
 
     def close(self) -> None:

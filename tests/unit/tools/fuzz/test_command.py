@@ -27,7 +27,7 @@ def test_a_right_peer_is_accused_of_nothing(tmp_path, capsys):
     assert lab("fuzz", "--runs", 6, "--seed", 3, "--jobs", 2, "--out", tmp_path) == 0
     out = capsys.readouterr().out
     assert out.startswith("lab fuzz: raft/raft.py, seed 3, 6 runs, 2 workers\n")
-    assert re.search(r"^Nothing was found: 6 runs, \d+ steps in [\d.]+ s\.$", out, re.MULTILINE)
+    assert re.search(r"^No failure found: 6 runs, \d+ steps in [\d.]+ s\.$", out, re.MULTILINE)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -41,9 +41,9 @@ def test_what_is_found_is_told_written_and_played_again(tmp_path, capsys):
     assert "  One vote per term (§5.2): peer " in out
     assert f"  play      make scenario FILE={file} RAFT={peer}\n" in out
     again = f"make fuzz SEED=1 JOBS=1 RAFT={peer}"
-    assert f"  again     {again}\n" in out
+    assert f"  repeat    {again}\n" in out
     text = file.read_text()
-    assert text.startswith(f"# Breaks one-vote\n#\n# Found by: {again}. A right peer breaks no rule in it.\n\n")
+    assert text.startswith(f"# Breaks one-vote\n#\n# Found by: {again}. A correct peer passes.\n\n")
     for step in text.partition("\n\n")[2].splitlines():
         assert f"    {step}\n" in out
     assert lab("scenario", file, "--raft", peer) == 1
@@ -63,7 +63,7 @@ def test_what_fails_before_the_first_step_is_said_so(tmp_path, capsys):
     assert lab("fuzz", "--raft", peer, "--runs", 5, "--seed", 1, "--jobs", 1, "--out", tmp_path / "out") == 1
     out = capsys.readouterr().out
     assert "  NotImplementedError: 2A: _ticker\n" in out
-    assert "  That is before the first step: it fails in any test.\n" in out
+    assert "  It failed before the first step, so every test fails the same way.\n" in out
     assert not (tmp_path / "out").exists()
 
 
@@ -71,7 +71,7 @@ def test_a_peer_that_ends_its_process_is_found(tmp_path, capsys):
     peer = make_peer(tmp_path / "peer", "import os; os._exit(3)")
     assert lab("fuzz", "--raft", peer, "--runs", 5, "--seed", 1, "--jobs", 1, "--out", tmp_path / "out") == 1
     out = capsys.readouterr().out
-    assert "FOUND in runs 1 to 5 of lane 0\n  The worker process ended itself with exit status 3.\n" in out
+    assert "FOUND in runs 1 to 5 of sequence 0\n  The worker process ended itself with exit status 3.\n" in out
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_a_worker_that_is_killed_from_outside_is_no_finding(tmp_path, capsys, mo
 
     monkeypatch.setattr(WorkerProcess, "ask", lost_once)
     assert lab("fuzz", "--runs", 4, "--seed", 3, "--jobs", 1, "--out", tmp_path) == 0
-    assert "Nothing was found: 4 runs" in capsys.readouterr().out
+    assert "No failure found: 4 runs" in capsys.readouterr().out
     assert asked[0] == asked[1]
 
 
@@ -119,6 +119,6 @@ def test_ctrl_c_ends_it_and_its_workers(tmp_path):
         fuzz.send_signal(signal.SIGINT)
         out, err = fuzz.communicate(timeout=60)
     assert fuzz.returncode == 130
-    assert "Interrupted. Nothing was found: " in out
+    assert "Interrupted. No failure found: " in out
     assert err == ""
     wait_until(lambda: all(gone(worker) for worker in workers))

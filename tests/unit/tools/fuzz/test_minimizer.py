@@ -24,11 +24,11 @@ def played(text, launcher=REFERENCE, *, seed=1, player=None):
 def fuzzed(id_, tmp_path, seed=1, runs=60, limit_s=20):
     launcher = mutant_peer(id_, tmp_path)
     finder = Finder(launcher, [tmp_path / id_], limit_s=limit_s)
-    lane = RunSequence(launcher, seed, 0)
+    sequence = RunSequence(launcher, seed, 0)
     for _ in range(runs):
-        steps, run_seed, run = lane.run()
+        steps, run_seed, run = sequence.run()
         if finder.outcome(run).failed:
-            return finder.look_at(steps, run_seed, run, lane=0, number=lane.runs), launcher
+            return finder.check(steps, run_seed, run, sequence=0, number=sequence.runs), launcher
     pytest.fail(f"{id_} was not found in {runs} runs")
 
 
@@ -74,7 +74,7 @@ def test_what_fails_in_the_labs_own_code_accuses_nobody():
 def test_the_find_of_fewest_runs_comes_first(tmp_path):
     find, _ = fuzzed("double-vote", tmp_path)
     later = type(find)(**{name: getattr(find, name) for name in find.__struct_fields__} | {"run": find.run + 1})
-    elsewhere = type(find)(**{name: getattr(find, name) for name in find.__struct_fields__} | {"lane": 1})
+    elsewhere = type(find)(**{name: getattr(find, name) for name in find.__struct_fields__} | {"sequence": 1})
     assert first([later, elsewhere, find]) is find
     assert first([later, elsewhere]) is elsewhere
     assert first([]) is None

@@ -12,7 +12,7 @@ from raftlab.tools import selection
 from raftlab.tools.stress.seed_worker import SeedWorker
 from raftlab.tools.stress.stress_run import Plan, PoolLost, run_campaign
 from raftlab.tools.stress.tally import Tally
-from raftlab.tools.workers.job_bundle import Kit
+from raftlab.tools.workers.job_bundle import JobBundle
 from raftlab.tools.workers.process import CannotStart
 from unit.tools.peers import ROOT, lab, make_peer
 
@@ -89,7 +89,7 @@ def test_a_cluster_that_loses_a_worker_in_the_middle_loses_no_run_and_counts_non
     hidden.write_text(HIDDEN)
     peer = make_peer(tmp_path / "peer", "import os\nif seed == 33: os._exit(4)\nassert seed != 44")
     tests = selection.select([], [hidden])
-    kit = Kit.of(peer, tests, run_limit_s=20, memory_mb=0)
+    bundle = JobBundle.of(peer, tests, run_limit_s=20, memory_mb=0)
     # By content: from here on nobody needs these.
     peer.unlink()
     hidden.unlink()
@@ -108,7 +108,7 @@ def test_a_cluster_that_loses_a_worker_in_the_middle_loses_no_run_and_counts_non
             workers[0].kill()
 
     tally = Counting(["test_hidden"], 0)
-    pool = DaskPool(kit, address)
+    pool = DaskPool(bundle, address)
     try:
         assert pool.slots == 2
         run_campaign(pool, Plan(200), tally, watch)
@@ -125,7 +125,7 @@ def test_a_cluster_that_loses_a_worker_in_the_middle_loses_no_run_and_counts_non
 
     # While there is a cluster: a peer that cannot be loaded is told as it is locally.
     (tmp_path / "raft.py").write_text("class Raft:\n    def start(self:\n")
-    broken = Kit.of(tmp_path / "raft.py", selection.select(["2a"]), run_limit_s=20, memory_mb=0)
+    broken = JobBundle.of(tmp_path / "raft.py", selection.select(["2a"]), run_limit_s=20, memory_mb=0)
     with pytest.raises(CannotStart, match=r"raft\.py:2: SyntaxError"):
         DaskPool(broken, address)
 
@@ -146,9 +146,11 @@ finally:
 
 def test_what_looks_after_workers_needs_nothing_of_the_lab_where_it_is_sent(tmp_path):
     cloudpickle = pytest.importorskip("cloudpickle")
-    kit = Kit.of(ROOT / "raft" / "raft.py", selection.select(["test_initial_election_2a"]), run_limit_s=20, memory_mb=0)
-    kit.unpack(tmp_path)
-    setup, root = kit.setup, ROOT
+    bundle = JobBundle.of(
+        ROOT / "raft" / "raft.py", selection.select(["test_initial_election_2a"]), run_limit_s=20, memory_mb=0
+    )
+    bundle.unpack(tmp_path)
+    setup, root = bundle.setup, ROOT
     cloudpickle.register_pickle_by_value(tools)
     try:
         (tmp_path / "sent").write_bytes(cloudpickle.dumps(lambda: SeedWorker(setup, tmp_path, root)))
@@ -166,6 +168,6 @@ def test_an_address_where_nobody_answers_is_named(monkeypatch):
     from raftlab.tools.stress import dask
 
     monkeypatch.setattr(dask, "_CONNECT_S", 1)
-    kit = Kit.of(ROOT / "raft" / "raft.py", selection.select(["2a"]), run_limit_s=20, memory_mb=0)
+    bundle = JobBundle.of(ROOT / "raft" / "raft.py", selection.select(["2a"]), run_limit_s=20, memory_mb=0)
     with pytest.raises(PoolLost, match=r"--dask tcp://127\.0\.0\.1:9: no scheduler answers there"):
-        dask.DaskPool(kit, "tcp://127.0.0.1:9")
+        dask.DaskPool(bundle, "tcp://127.0.0.1:9")

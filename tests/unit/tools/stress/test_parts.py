@@ -17,7 +17,7 @@ from raftlab.tools.stress import progress
 from raftlab.tools.stress.stress_run import Plan, PoolLost, run_campaign
 from raftlab.tools.stress.summary import as_text, rate, wrapped
 from raftlab.tools.stress.tally import Tally
-from raftlab.tools.workers.job_bundle import Kit
+from raftlab.tools.workers.job_bundle import JobBundle
 
 PASSED, EXCEPTION = Ending.PASSED, Ending.EXCEPTION
 
@@ -138,8 +138,8 @@ def test_one_mistake_in_many_tests_is_one_cause_with_its_tests_below(tmp_path):
     tally.add(
         [failed("test_a", 4, mistake="exception | KeyError | raft.py:7", text="KeyError: 'x'", where="raft.py:7")]
     )
-    kit = SimpleNamespace(replay_line=lambda test, seed, does="replay": f"{does.upper()} {test} {seed}")
-    text = as_text(tally, kit, tmp_path).partition("\n")[2]
+    bundle = SimpleNamespace(replay_line=lambda test, seed, does="replay": f"{does.upper()} {test} {seed}")
+    text = as_text(tally, bundle, tmp_path).partition("\n")[2]
     assert (
         text
         == f"""
@@ -193,9 +193,11 @@ def test_rates_read_as_people_say_them():
 def test_a_line_names_the_service_for_tests_of_one_alone():
     tests = select(["test_initial_election_2a", "test_basic_3a"])
     given = {"raft": "raft/raft.py", "kv": "my/server.py", "race": True}
-    kit = Kit.of(DEFAULT, tests, kv=DEFAULT_KV, given=given, run_limit_s=1, memory_mb=0)
-    assert kit.replay_line("test_initial_election_2a", 7) == "make replay TEST=test_initial_election_2a SEED=7 RACE=1"
-    assert kit.replay_line("test_basic_3a", 7, "page").endswith("SEED=7 KV=my/server.py RACE=1")
+    bundle = JobBundle.of(DEFAULT, tests, kv=DEFAULT_KV, given=given, run_limit_s=1, memory_mb=0)
+    assert (
+        bundle.replay_line("test_initial_election_2a", 7) == "make replay TEST=test_initial_election_2a SEED=7 RACE=1"
+    )
+    assert bundle.replay_line("test_basic_3a", 7, "page").endswith("SEED=7 KV=my/server.py RACE=1")
 
 
 # ---- progress ------------------------------------------------------------------------------------------------

@@ -87,7 +87,7 @@ def test_who_takes_too_long_is_ended_and_its_stack_kept(start):
     began_s = time.monotonic()
     late, after = asked(start(shows_stack=True), "sleep", "b", limit_s=2.0)
     assert time.monotonic() - began_s < 30
-    assert late.late and "in answers_to" in late.said
+    assert late.late and "in answers_to" in late.output
     assert after == "B 1"
 
 
@@ -116,7 +116,7 @@ def test_who_cannot_start_says_why(start):
     with pytest.raises(CannotStart) as died:
         start("die").start()
     assert str(died.value) == "the worker ended itself with exit status 1 while loading it\na last word"
-    assert (died.value.refused, died.value.said) == (False, "a last word")
+    assert (died.value.refused, died.value.output) == (False, "a last word")
 
 
 def test_closing_ends_it_now_from_any_thread(start):
