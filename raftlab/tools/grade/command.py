@@ -160,7 +160,8 @@ def _assignment(
 ) -> Assignment:
     fuzz_tests = load_tests(ROOT / FUZZ_TESTS)
     tests = rubric.assign(public, hidden, phrase, fuzz_tests)
-    files = {test.name: test for test in (*public, *hidden, *fuzz_tests)}
+    graded = {test.name for test in tests}
+    files = {test.name: test for test in (*public, *hidden, *(test for test in fuzz_tests if test.name in graded))}
     files |= {test.name: files[test.of] for test in tests if test.race}
     failures = msgspec.structs.replace(rubric.failures, pages=0) if args.no_pages else rubric.failures
     assignment = Assignment(tuple(tests), files, rubric.limits, failures=failures)
