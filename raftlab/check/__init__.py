@@ -1,4 +1,5 @@
-"""What is wrong with a run: rules (rules/), likely causes (diagnosis/), histories of clients (linearizability/).
+"""Finds what is wrong with a run: rules (rules/), likely causes (diagnosis/), client histories (linearizability/).
 
-A failure is a value, `Failure` in failure.py. What is directly in this folder a sandboxed peer's process may import.
+A failure is a value: `Failure` in failure.py. The process of a sandboxed peer may import the modules directly in this
+folder.
 """

@@ -1,4 +1,4 @@
-"""A test's verdict against a peer, in words for the person who has to find the bug."""
+"""A failed run as a value: a broken rule or an unmet expectation, with its evidence."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _NO_SNAPSHOT = ClusterSnapshot()
 
 
 class Failure(AssertionError):
-    """What was expected and what was seen, in one or two sentences; `evidence` is the rest, a line each.
+    """What was expected and what happened, in one or two sentences; `evidence` has the details, a line each.
 
-    - `rule`: the rule of the protocol that was broken, if it is more than a test that waited in vain
-    - `variety`: in which way, if there are several; mistakes of one rule are told apart by it
-    - `peer`: the one that broke it, where that is known
-    - `messages`: those among the evidence, each with the time of the event that is meant
-    - `awaited`: the index that the test waited for in vain
+    - `rule`: the name of the broken rule; None if an expectation of the test was not met
+    - `variety`: in which way it was broken, to tell mistakes of one rule apart
+    - `peer`: the one that broke it, if known
+    - `messages`: those among the evidence, each with the time of its event
+    - `awaited`: the index that the test waited for
     - `costs`: whether too much was sent
-    - `snapshot`: the cluster when it was noticed. `blocked` there is part of the report
+    - `snapshot`: the cluster at that time; the report shows its `blocked`
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Failure(AssertionError):
     def extended(
         self, *, evidence: Sequence[str] = (), peer: str | None = None, snapshot: ClusterSnapshot | None = None
     ) -> Failure:
-        """The same, with what is known only later: more evidence, a peer where none is named, another snapshot."""
+        """A copy with more evidence, another snapshot, and `peer` if none is known yet."""
         return Failure(
             self.text,
             [*self.evidence, *evidence],
@@ -69,16 +69,16 @@ class Failure(AssertionError):
 
     @property
     def places(self) -> Sequence[CodeLocation]:
-        """The peer's lines that it is about, where it is about some."""
+        """The lines of the peer where tasks are blocked."""
         return [wait.where for wait in self.snapshot.blocked if wait.where is not None]
 
 
 class PeerProcessFailed(SimulationError):
-    """A peer in a process of its own has ended with an error, or had to be ended. Its words, except for `kind`.
+    """A sandboxed peer's process ended with an error, or was ended. Everything but `kind` comes from that process.
 
-    `kind`: the class of the error there (TaskFailed, RealWorldError, ...), or what the supervisor has seen (Died, ...).
-    `name`: of a TaskFailed, the class of the exception in it. `told`: what a report shows. `where`: the peer's own
-    lines, innermost first. The others are as those of TaskFailed and RpcError.
+    `kind`: the class of the error there (TaskFailed, RealWorldError, ...), or what the supervisor saw (Died, ...).
+    `name`: of a TaskFailed, the class of its exception. `lines`: what a report shows. `where`: the peer's own lines of
+    code, innermost first. The other fields are as in TaskFailed and RpcError.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class PeerProcessFailed(SimulationError):
         *,
         kind: str = "",
         name: str = "",
-        told: Sequence[str] = (),
+        lines: Sequence[str] = (),
         where: Sequence[CodeLocation] = (),
         task: str = "",
         entry_point: str = "",
@@ -97,7 +97,7 @@ class PeerProcessFailed(SimulationError):
         super().__init__(text)
         self.kind = kind or type(self).__name__
         self.name = name
-        self.told = list(told) or [text]
+        self.lines = list(lines) or [text]
         self.where = list(where)
         self.task = task
         self.entry_point = entry_point
@@ -112,6 +112,6 @@ class PeerProcessFailed(SimulationError):
 
 
 def short(value: object, width: int = 60) -> str:
-    """A value in a sentence: its repr, cut where it would drown the rest."""
+    """The repr of a value for a sentence, cut to `width`."""
     text = repr(value)
     return text if len(text) <= width else f"{text[: width - 3]}..."

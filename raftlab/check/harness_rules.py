@@ -1,6 +1,6 @@
-"""Rules that are kept where things happen, by the services and by the tester, and not read off the trace.
+"""Rules that the tester and its services check directly, not by reading the trace.
 
-So they hold on real threads too, where there is no trace. They are told, counted and listed like all the others.
+So they are also checked on real threads, where there is no trace. Reports and statistics treat all rules alike.
 """
 
 from __future__ import annotations
@@ -12,27 +12,29 @@ class HarnessRule(NamedTuple):
     name: str
     title: str
     section: str
-    by: str  # who keeps it: "service" or "tester"; "race": with --race, raftlab/races
+    checked_by: str  # "service" or "tester"; "race": raftlab/races, with --race
     is_omission: bool = False  # as of a Rule
 
 
 STATE_MACHINE_SAFETY = HarnessRule(
     "state-machine-safety",
-    "One index holds one command, on all peers, over restarts and snapshots",
+    "All peers apply the same command at an index, across restarts and snapshots",
     "§5.4.3",
     "service",
 )
 APPLY_ORDER = HarnessRule(
-    "apply-order", "A peer applies index after index, none twice and none left out", "Figure 2: All Servers", "service"
+    "apply-order", "A peer applies every index exactly once, in order", "Figure 2: All Servers", "service"
 )
 SNAPSHOT_FORWARD = HarnessRule(
     "snapshot-forward",
-    "A snapshot handed up never rolls the service back, and is of the index it says",
+    "A snapshot on apply_ch has the index that it claims and never moves the service back",
     "§7",
     "service",
 )
-SNAPSHOT_SAVED = HarnessRule("snapshot-saved", "What snapshot() was given gets to the disk", "§7", "service")
-START_RETURNS_AT_ONCE = HarnessRule("start-returns-at-once", "start() waits for nobody", "MIT's lab", "tester")
+SNAPSHOT_SAVED = HarnessRule(
+    "snapshot-saved", "A peer saves each snapshot that is passed to snapshot()", "§7", "service"
+)
+START_RETURNS_AT_ONCE = HarnessRule("start-returns-at-once", "start() returns immediately", "MIT's lab", "tester")
 CALLS_RETURN = HarnessRule(
     "calls-return",
     "The constructor, start(), get_state() and kill() return within 10 s",
@@ -41,25 +43,28 @@ CALLS_RETURN = HarnessRule(
     is_omission=True,
 )
 QUIET_DEATH = HarnessRule(
-    "quiet-death", "A second after kill() a peer sends, saves and applies nothing", "MIT's lab", "tester"
+    "quiet-death", "A peer stops sending, saving and applying within a second after kill()", "MIT's lab", "tester"
 )
 LINEARIZABILITY = HarnessRule(
     "linearizability",
-    "Clients cannot tell the servers from one that does one thing at a time",
+    "Histories must be linearizable",
     "§8",
     "tester",
 )
 SERVICE_LISTENS = HarnessRule(
-    "service-listens", "A service takes what its peer has put on apply_ch", "MIT's lab", "service"
+    "service-listens", "A service receives what its peer puts on apply_ch", "MIT's lab", "service"
 )
 SNAPSHOT_OF_APPLIED = HarnessRule(
     "snapshot-of-applied",
-    "A service gives its peer snapshots of what was applied, and of no more",
+    "A service takes snapshots only of entries that it has applied",
     "§7",
     "service",
 )
 RACE = HarnessRule(
-    "race", "Of two threads that touch one field, one writing, something says which comes first", "--race", "race"
+    "race",
+    "Conflicting accesses by two threads must be ordered by a lock or other synchronization",
+    "--race",
+    "race",
 )
 
 HARNESS_RULES = (

@@ -1,6 +1,6 @@
-"""An error that ended a run or one of its tasks, in text: what it says, and the reader's lines that it came through.
+"""Describes an error that ended a run or one of its tasks: its message and the user's lines in its traceback.
 
-Knows no verdict. Start at `describe_error()`.
+Start at `describe_error()`.
 """
 
 from __future__ import annotations
@@ -26,37 +26,37 @@ _MAX_FRAMES = 8
 _WIDTH = 112
 _MAX_LINE = 100
 _MAX_ITEMS = 9
-# Of these, the values at hand say more than the words: which index, of a log of which length.
+# For these the values of variables help more than the message: which index, and how long the log is.
 _ABOUT_VALUES = (LookupError, AssertionError)
 
 
 def describe_error(error: BaseException) -> list[str]:
-    """What it says and where it came from, a line each."""
+    """Its message and where it came from, a line each."""
     if isinstance(error, TaskFailed) and error.__cause__ is not None:
         cause = error.__cause__
         who = f"peer {error.node}, {error.task}" if error.node is not None else error.task
-        # On real threads the others have gone on since, and their peer's values with them.
+        # On real threads the values have changed since.
         values = error.node is not None and isinstance(cause, _ABOUT_VALUES)
         frames = _frames(cause.__traceback__, values=values)
-        return [*_told(cause), f"In {who}:", *frames, *getattr(error, "__notes__", ())]
+        return [*_message_lines(cause), f"In {who}:", *frames, *getattr(error, "__notes__", ())]
     if isinstance(error, RealWorldError):
         return [*str(error).splitlines(), *([] if error.where is None else [_at(error.where)])]
     if isinstance(error, SimulationError):
         return str(error).splitlines()
-    return [*_told(error), *_frames(error.__traceback__)]
+    return [*_message_lines(error), *_frames(error.__traceback__)]
 
 
 def first_line(error: BaseException) -> str:
-    """What it says, in one line."""
+    """Its message, first line only."""
     return "".join(traceback.format_exception_only(error)).strip().partition("\n")[0]
 
 
-def _told(error: BaseException) -> list[str]:
-    """As Python tells it, but without the module: a student knows EncodeError, not labgob._errors.EncodeError."""
+def _message_lines(error: BaseException) -> list[str]:
+    """As Python shows it, but without the module: a student knows EncodeError, not labgob._errors.EncodeError."""
     text = str(error)
     name = type(error).__name__
     if text and pytest_says(error, "Failed"):
-        return text.splitlines()  # pytest.fail(), and a time limit: the text is all there is to say
+        return text.splitlines()  # pytest.fail(), and a time limit: the class adds nothing
     lines = f"{name}: {text}".splitlines() if text else [name]
     return [*lines, *getattr(error, "__notes__", ())]
 
@@ -64,16 +64,16 @@ def _told(error: BaseException) -> list[str]:
 def pytest_says(error: BaseException, outcome: str) -> bool:
     """Whether it is pytest.fail's "Failed" or pytest.skip's "Skipped".
 
-    Asked of pytest only if it is there: whoever runs tests without it need not wait for it to be imported.
+    Does not import pytest, so that tools that do not use it start faster.
     """
     outcomes = sys.modules.get("_pytest.outcomes")
     return outcomes is not None and isinstance(error, getattr(outcomes, outcome))
 
 
 def _frames(tb: TracebackType | None, *, values: bool = False) -> list[str]:
-    """The frames outside our own rooms, innermost first: the student's line is on top.
+    """The frames of user code, innermost first.
 
-    `values`: with the numbers among each one's variables, and below them those of the peer that they look at.
+    `values`: with the numbers among each frame's variables, and below them those of the peer that its code names.
     """
     found: list[tuple[FrameType, int]] = []
     while tb is not None:
@@ -82,37 +82,37 @@ def _frames(tb: TracebackType | None, *, values: bool = False) -> list[str]:
         tb = tb.tb_next
     found = found[::-1][:_MAX_FRAMES]
     lines: list[str] = []
-    told: list[Any] = []  # a request is told where it is used first, and not again by each of its callers
+    shown: list[Any] = []  # a request is shown once, not again for each caller
     for frame, line in found:
         lines.append(_at(location_of(frame, line)))
         if values:
             known = [(name, value) for name, value in frame.f_locals.items() if name != "self" and name.isidentifier()]
-            news = [(name, value) for name, value in known if not any(value is known for known in told)]
-            told += [value for _, value in news if dataclasses.is_dataclass(value)]
-            lines += _wrapped(", ".join(_numbers(news)), "        ")
+            new = [(name, value) for name, value in known if not any(value is known for known in shown)]
+            shown += [value for _, value in new if dataclasses.is_dataclass(value)]
+            lines += _wrapped(", ".join(_numbers(new)), "        ")
     return lines + _peers_numbers([frame for frame, _ in found]) if values else lines
 
 
 def _peers_numbers(frames: Sequence[FrameType]) -> list[str]:
-    """Of the peer, the numbers that the code of these frames names, and the lengths that the failing one does."""
+    """The peer's numbers that the code of these frames names, and lengths that the code of the failing frame names."""
     peer = next((frame.f_locals["self"] for frame in frames if "self" in frame.f_locals), None)
     state: dict[str, Any] = {}
     with suppress(AttributeError):
         state = object.__getattribute__(peer, "__dict__")
     named = dict.fromkeys(name for frame in frames for name in frame.f_code.co_names if name in state)
-    told: list[str] = []
+    values: list[str] = []
     for name in named:
         value = state[name]
         same = next((other for other in named if other != name and state[other] is value), None)
-        if type(value) is list and same is not None and f"self.{same} is the list self.{name}" not in told:
-            told.append(f"self.{name} is the list self.{same}")
+        if type(value) is list and same is not None and f"self.{same} is the list self.{name}" not in values:
+            values.append(f"self.{name} is the list self.{same}")
         if _is_number(value) or _are_numbers(value) or name in frames[0].f_code.co_names:
-            told += _numbers([(f"self.{name}", value)])
-    return _wrapped(f"Of the peer: {', '.join(told)}", "    ") if told else []
+            values += _numbers([(f"self.{name}", value)])
+    return _wrapped(f"Peer: {', '.join(values)}", "    ") if values else []
 
 
 def _numbers(values: Iterable[tuple[str, Any]]) -> Iterator[str]:
-    """ "index=1", "len(self.log)=3": numbers, and how many there are of other things. Asks no object of a peer's."""
+    """ "index=1", "len(self.log)=3": numbers, and lengths of collections. Calls no method of a peer's object."""
     for name, value in values:
         kind = type(value)
         if _is_number(value) or _are_numbers(value):
@@ -147,19 +147,19 @@ def _at(place: CodeLocation) -> str:
 
 
 def source_line(function: Callable[..., Any]) -> list[str]:
-    """Where a function of the reader's begins, as one line; none if it is not Python, or is ours."""
+    """The first line of a function of the user; empty if it is not Python, or belongs to the lab."""
     code: CodeType | None = getattr(inspect.unwrap(function), "__code__", None)
     if code is None or not is_user_code(code.co_filename):
         return []
     line = code.co_firstlineno
-    # Decorators come first; the reader looks for the def.
+    # Skip decorators.
     while linecache.getline(code.co_filename, line).lstrip().startswith("@"):
         line += 1
     return [_at(CodeLocation(code.co_filename, line))]
 
 
 def point_into_peer(error: BaseException, *classes: Any) -> None:
-    """Where no line of the peer's is on the stack (a missing method, a wrong signature), name the one to look at."""
+    """If no line of the peer is on the stack (a missing method, a wrong signature), add the line to look at."""
     if not isinstance(error, TaskFailed) or error.__cause__ is None or _frames(error.__cause__.__traceback__):
         return
     name = error.entry_point
@@ -175,7 +175,7 @@ def point_into_peer(error: BaseException, *classes: Any) -> None:
 
 
 def _calls_of(method_name: str, peer_class: Any) -> list[str]:
-    """The first line of the peer's file that calls that method by its name on the wire."""
+    """The first line of the peer's file that calls that method by its RPC name."""
     for value in vars(peer_class).values():
         code = getattr(value, "__code__", None)
         if code is not None:

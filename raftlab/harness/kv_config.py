@@ -103,9 +103,8 @@ class KVConfig(Config):
         if verdict.result is CheckResult.VIOLATION:
             violation = verdict.violation
             assert violation is not None
-            text = f"{LINEARIZABILITY.title} ({LINEARIZABILITY.section}): {violation.text}"
             told = evidence(violation, self._trace)
-            self.fail(text, LINEARIZABILITY, evidence=told, variety=violation.anomaly.value)
+            self.fail(violation.text, LINEARIZABILITY, evidence=told, variety=violation.anomaly.value)
         if verdict.result is CheckResult.UNKNOWN and final:
             raise Undecided(
                 f"the checker gave up on key {verdict.key!r} after {verdict.steps:,} steps, so it is unknown whether "

@@ -7,8 +7,12 @@ from collections.abc import Sequence
 
 from labsim import Wait, WaitKind
 from raftlab.check.failure import Failure, PeerProcessFailed
+from raftlab.check.harness_rules import HARNESS_RULES
+from raftlab.check.rules import RULES
 from raftlab.check.task_errors import describe_error
 
+_RULES = {rule.name: f"{rule.title} ({rule.section})" for rule in RULES}
+_RULES |= {rule.name: f"{rule.title} ({rule.section})" for rule in HARNESS_RULES}
 _MAX_BLOCKED = 4
 _WIDTH = 112
 
@@ -38,24 +42,25 @@ def explained(error: BaseException, causes: Sequence[str]) -> list[str]:
     """What was broken or missing, the evidence, and the likely causes, a line each."""
     lines = told(error)
     if isinstance(error, Failure):
-        # A verdict is prose, as long as it needs to be.
-        lines[:1] = textwrap.wrap(lines[0], _WIDTH)
+        count = 1 if error.rule is None else 2
+        lines[:count] = [part for line in lines[:count] for part in textwrap.wrap(line, _WIDTH)]
     for cause in causes:
         lines += ["", *cause.splitlines()]
     return lines
 
 
 def headline(error: BaseException) -> str:
-    """The first line of what describe() tells."""
-    return told(error)[0]
+    """What was broken or missing, in one line."""
+    return error.text.partition("\n")[0] if isinstance(error, Failure) else told(error)[0]
 
 
 def told(error: BaseException) -> list[str]:
     """What was broken or missing, and the evidence, a line each."""
     if isinstance(error, PeerProcessFailed):
-        return error.told
+        return error.lines
     if isinstance(error, Failure):
-        return [*error.text.splitlines(), *error.evidence, *_blocked(error.snapshot.blocked)]
+        broken = [] if error.rule is None else [f"Broken rule: {_RULES.get(error.rule, error.rule)}"]
+        return [*broken, *error.text.splitlines(), *error.evidence, *_blocked(error.snapshot.blocked)]
     return describe_error(error)
 
 
@@ -63,5 +68,5 @@ def _blocked(waits: Sequence[Wait]) -> list[str]:
     if not waits:
         return []
     locks = any(wait.kind in (WaitKind.LOCK, WaitKind.OWN_LOCK, WaitKind.LOST_LOCK) for wait in waits)
-    head = "Stuck (a peer that waits while it holds its lock stops altogether):" if locks else "Stuck:"
+    head = "Blocked (a peer that waits while it holds its lock stops completely):" if locks else "Blocked:"
     return [head, *(line for wait in waits[:_MAX_BLOCKED] for line in wait.text.splitlines())]

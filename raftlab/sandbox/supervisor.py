@@ -524,13 +524,13 @@ class PeerSupervisor:
 
     def _on_exit_report(self, effect: ExitReport) -> None:
         if effect.kind == "CodeError":
-            self._simulation.fail(PeerNotLoadable(effect.text[: protocol.TEXT_MAX], told=effect.lines))
+            self._simulation.fail(PeerNotLoadable(effect.text[: protocol.TEXT_MAX], lines=effect.lines))
         self._fail(
             PeerProcessFailed(
                 effect.text[: protocol.TEXT_MAX] or effect.kind,
                 kind=effect.kind if effect.kind in _KINDS else SimulationError.__name__,
                 name=effect.name[: protocol.NAME_MAX],
-                told=[line[: protocol.TEXT_MAX] for line in effect.lines],
+                lines=[line[: protocol.TEXT_MAX] for line in effect.lines],
                 where=effect.where,
                 task=effect.task[: protocol.NAME_MAX],
                 entry_point=effect.entry_point[: protocol.NAME_MAX],

@@ -1,1 +1,1 @@
-"""What happened in a run: events, decoded messages, and the files that keep traces and choices. Start at events.py."""
+"""What happened in a run: events, decoded messages, and files of traces and choices. Start at events.py."""

@@ -1,6 +1,6 @@
-"""The events of each call, joined: when it was sent, delivered, answered and replied to, or why it was lost.
+"""Joins the events of each call: when it was sent, delivered, answered and replied to, or why it was lost.
 
-A reader of traces makes its own kind of call, with what else it knows of one. Start at `CallJoin`.
+A reader of traces may subclass `JoinedCall` to add what it knows. Start at `CallJoin`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from raftlab.trace.rpcs import rpc_of
 
 
 class JoinedCall:
-    """What became of one request. A duplicate of it is another call, with the first as its `original`."""
+    """One request and its outcome. A duplicate is another call, with the first as its `original`."""
 
     __slots__ = (
         "answered_ns",
@@ -34,7 +34,7 @@ class JoinedCall:
     def __init__(self, message: Any, original: Any, sent_ns: int) -> None:
         self.message = message
         self.original = original  # None for the request itself
-        self.method = rpc_of(message)  # VOTE, APPEND, INSTALL, or the peer's own
+        self.method = rpc_of(message)  # VOTE, APPEND, INSTALL, or an RPC that is not from the paper
         self.source: str = message.source
         self.target: str = message.target
         self.sent_ns = sent_ns
@@ -43,7 +43,7 @@ class JoinedCall:
         self.replied_ns: int | None = None
         self.dropped_ns: int | None = None  # the request, or its reply if it was answered by then
         self.dropped = ""  # a DropReason
-        self.late = False  # its reply came, or was lost, when nobody waited any more
+        self.late = False  # its reply arrived, or was lost, after the caller had stopped waiting
 
     def take(self, event: Event) -> None:
         if event.kind == DELIVER:
@@ -63,7 +63,7 @@ C = TypeVar("C", bound=JoinedCall)
 
 
 class CallJoin(Generic[C]):
-    """Joins the events of each request. `make(message, original, sent_ns)` makes the call that they are joined in."""
+    """Joins the events of each request in a call that `make(message, original, sent_ns)` creates."""
 
     def __init__(self, make: Callable[[Any, C | None, int], C]) -> None:
         self._make = make
@@ -71,7 +71,7 @@ class CallJoin(Generic[C]):
         self._originals: dict[int, C] = {}  # by the message's number
 
     def take(self, event: Event) -> C:
-        """The call that this event, of one of MESSAGE_KINDS, belongs to. It has been taken in."""
+        """Record an event of one of MESSAGE_KINDS. Returns its call."""
         message = event.detail
         call = self.calls.get(id(message))
         if call is None:

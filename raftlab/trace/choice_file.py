@@ -1,20 +1,20 @@
-"""The choices of a run in a file, so that it can be repeated without its seed, and changed by hand.
+"""Writes the choices of a run to a file, so that it can be replayed without its seed and edited by hand.
 
-JSON lines: a header, then a line for each choice that is not the plain one (labsim/choices.py says what is plain).
-What happens to a message is a choice, keyed by link, method and number among such requests:
+JSON lines: a header, then a line for each choice that is not the default (labsim/choices.py). What happens to a message
+is a choice, keyed by link, method and number among such requests:
 
     {"place":["request","0->1","Raft.append_entries"],"ordinal":17,"value":{"delay_ns":1500000,"lost":true}}
     {"at_ns":1204031120,"nth":0,"task":"Raft.append_entries from 0 of 2"}
 
-A run that was shrunk may do without its test. Then the header has `play`, and what is done to servers is a line each
+A minimized run may not need its test. Then the header has `play`, and each operation of the tester is a line
 (raftlab/trace/operations.py):
 
     {"at_ns":554295993,"does":"start","args":[1,"x"]}
 
 A run that a person changed (scenarios/interventions.py) has `interventions` in its header.
 
-A line that is taken out makes that choice plain, or that act undone. A damaged file is one ChoiceFileError with its
-line.
+Removing a line makes that choice the default, or removes that operation. A damaged file raises ChoiceFileError with
+the line number.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ VERSION = 2
 
 
 class ChoiceFileError(Exception):
-    """The file cannot be read as choices; the text says where and why."""
+    """The file is not a valid file of choices; the text says where and why."""
 
 
 class ChoiceFileHeader(msgspec.Struct, omit_defaults=True):
-    """The first line. Paths as they were given, for whoever repeats the run without naming others."""
+    """The first line. Paths as given, as defaults for a replay."""
 
     format: str
     version: int
@@ -88,7 +88,7 @@ def write_choices(
 
 
 def read_choices(path: Path) -> tuple[ChoiceFileHeader, Choices]:
-    """Its acts are in the header's `play`."""
+    """Read a file. Its operations are in the header's `play`."""
     try:
         lines = path.read_bytes().splitlines()
     except OSError as error:
@@ -106,13 +106,13 @@ def read_choices(path: Path) -> tuple[ChoiceFileHeader, Choices]:
                 choices.chosen[tuple(chosen.place), chosen.ordinal] = chosen.value
             elif "does" in fields:
                 if header.play is None:
-                    raise ChoiceFileError(f"{path}:{number}: an act, but there is no play in the header")
+                    raise ChoiceFileError(f"{path}:{number}: an operation, but the header has no play")
                 acts.append(msgspec.convert(fields, Act))
             else:
                 picked = msgspec.convert(fields, _Picked)
                 choices.picked[picked.at_ns, picked.nth] = picked.task
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise ChoiceFileError(f"{path}:{number}: this is no choice: {error}") from None
+            raise ChoiceFileError(f"{path}:{number}: not a choice: {error}") from None
     if header.play is not None:
         header.play.acts = acts
     return header, choices
@@ -125,7 +125,7 @@ def _read_header(path: Path, line: bytes) -> ChoiceFileHeader:
         header = None
     if header is None or header.format != FORMAT:
         first = f'{{"format":"{FORMAT}",...}}'
-        raise ChoiceFileError(f"{path}:1: this is no file of choices: its first line must be {first}")
+        raise ChoiceFileError(f"{path}:1: not a file of choices: the first line must be {first}")
     if header.version != VERSION:
-        raise ChoiceFileError(f"{path}:1: choices of version {header.version}; this lab reads version {VERSION}")
+        raise ChoiceFileError(f"{path}:1: version {header.version} of the format; this program reads {VERSION}")
     return header

@@ -1,8 +1,8 @@
-"""The cluster as seen on the wire: who is up, connected, candidate or leader, in which term, and which links are cut.
+"""The cluster according to its messages: which peers are up, connected, candidate or leader, and which links are cut.
 
 A peer that sends RequestVote in term T is a candidate in T. One that sends AppendEntries or InstallSnapshot leads T.
-One that answers with a newer term, or accepts what the leader of its own term sends, is a follower. This holds for any
-peer, whatever its fields are called. It is the last that a peer has shown, for readers of a run: no proof, no bound.
+One that answers with a newer term, or accepts what the leader of its term sends, is a follower. This holds for any
+peer, whatever its fields are called. It is the latest observation, for people who read a run; rules need more.
 
 Other modules draw other conclusions from the same messages, on purpose:
 
@@ -10,8 +10,8 @@ Other modules draw other conclusions from the same messages, on purpose:
 |---|---|---|
 | check/rules/facts.py | bounds on terms, logs and votes | a rule reports only what no correct peer can do |
 | check/diagnosis/trace_analysis.py | campaigns, votes, terms learned | a diagnosis cites the call that shows each |
-| tools/page/wire.py | votes, logs, indexes: the value shown last | only the page draws them |
-| scenarios/observations.py | logs as Figure 2 has them, open requests | a step relies on them before they are shown |
+| tools/page/wire.py | votes, logs, indexes: the latest value | only the page draws them |
+| scenarios/observations.py | logs as in Figure 2, open requests | a step relies on them before a message shows them |
 | tools/shrink/transcript.py | when a campaign begins | it writes steps, and needs no roles |
 | cluster/status.py | leader and lag, of one real process | it has no trace, and asks get_state() |
 
@@ -53,12 +53,12 @@ _ROLE_OF_SENDER = {VOTE: CANDIDATE, APPEND: LEADER, INSTALL: LEADER}
 
 
 class PeerView:
-    """What one peer has shown, and what was done to it."""
+    """What was observed of one peer, and what the tester did to it."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.up = False
-        self.plugged = False  # towards all that are plugged, too
+        self.plugged = False  # connected to all that are plugged, too
         self.paused = False
         self.frozen = False  # its clock
         self.isolated = False  # every link to or from it is cut
@@ -81,7 +81,7 @@ class ObservedRole(NamedTuple):
 
     @property
     def is_new(self) -> bool:
-        """A follower may learn of terms without end."""
+        """A new term alone is not new for a follower, which may learn of many."""
         return self.role != self.old_role or (self.role != FOLLOWER and self.term != self.old_term)
 
 
@@ -99,7 +99,7 @@ class ClusterView:
         self.cut: set[tuple[str, str]] = set()  # from whom to whom
 
     def take(self, event: Event, call: DecodedCall | None = None) -> ObservedRole | None:
-        """Take an event in. `call`: of a message, the call that it belongs to."""
+        """Record an event. `call`: the call that a message belongs to."""
         kind = event.kind
         if call is not None:
             return self._take_message(kind, call)
@@ -119,7 +119,7 @@ class ClusterView:
             return None
         if kind == SEND:
             role, term = _ROLE_OF_SENDER.get(call.method), _term(call.args)
-            # A thread of a leader may be late with a request that it was to send as a candidate.
+            # A thread of a leader may send a request that it prepared as a candidate.
             late = role == CANDIDATE and source.role == LEADER and term == source.term
             return None if role is None or late or term < source.term else self._observe(source, role, term)
         if kind == ANSWER:
@@ -132,7 +132,7 @@ class ClusterView:
         return None
 
     def _take_started(self, event: Event) -> ObservedRole | None:
-        """start() says whether it leads; None if that was known."""
+        """start() returns whether the peer leads; None if that was known."""
         peer, term = self.peers.get(event.node), event.detail.term
         if peer is None or term < peer.term:
             return None
@@ -146,7 +146,7 @@ class ClusterView:
         peer.role, peer.term = role, term
         return observed
 
-    # ---- who can talk to whom ---------------------------------------------------------------------------------------
+    # ---- connections ------------------------------------------------------------------------------------------------
 
     def _affect(self, act: str, peer: PeerView) -> None:
         if act in (BOOT, RESTART):
@@ -176,7 +176,7 @@ class ClusterView:
             peer.isolated = bool(others) and all({(name, other), (other, name)} <= self.cut for other in others)
 
     def largest_group(self) -> set[str]:
-        """Of the peers that run and are plugged in, the most that can talk to each other, directly or by a third."""
+        """The largest group of running, connected peers that can communicate, directly or through others."""
         groups: list[set[str]] = []
         for name in sorted(self.peers):
             peer = self.peers[name]

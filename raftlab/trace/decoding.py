@@ -1,7 +1,7 @@
-"""Reading messages: each is decoded once for all rules, and only as far as somebody looks.
+"""Decodes each message once for all rules, and only as far as they need it.
 
-Promise: what is given out has the fields of Figures 2 and 13 that the rules read; a message without them gives None,
-and `Reader.off` says so. What was read is to be read, not changed.
+Promise: a decoded message has the fields of Figures 2 and 13 that the rules read. Without them the result is None, and
+`MessageDecoder.undecodable_notes` explains it. Callers must not change decoded values.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _MAY_HOLD_ENTRIES = (list, tuple, dict, bytes)
 
 @dataclass(slots=True)
 class AppendHead:
-    """An AppendEntries without its entries: all that is read of one that may never arrive.
+    """An AppendEntries without its entries: enough for one that may never arrive.
 
-    A leader that is cut off goes on sending an ever longer log to nobody; decoding that would cost more than the test.
+    An isolated leader keeps sending a growing log. Decoding that would cost more than the test.
     """
 
     term: int
@@ -44,16 +44,16 @@ class DecodedRequest(msgspec.Struct, gc=False, eq=False):
     """The arguments of one request."""
 
     args: Any
-    # Of an AppendEntries, the end of the log that it vouches for: its last entry, or prev if it has none.
+    # Of an AppendEntries, its last entry, or prev_log_index and prev_log_term if it has none.
     last_index: int = 0
     last_term: int = 0
-    may_bring_entries: bool = False  # in a field that the peer has added: entries, perhaps
-    max_extra_field: int = 0  # the highest number in such a field: a commit index, perhaps
+    may_bring_entries: bool = False  # in a field that the peer has added
+    max_extra_field: int = 0  # the highest number in such a field: maybe a commit index
 
 
 @lru_cache(maxsize=64)  # a peer that defines its own messages has new classes in every incarnation
 def _added(cls: type, method: str, which: int) -> tuple[str, ...]:
-    """The fields that a peer has added to the paper's: to the arguments (0), to the reply (1)."""
+    """The fields that a peer has added to the paper's arguments (0) or reply (1)."""
     if dataclasses.is_dataclass(cls):
         names = [field.name for field in dataclasses.fields(cls)]
     else:
@@ -70,10 +70,9 @@ def _defaults(cls: type) -> dict[str, Any]:
 
 
 def _flag(args: Any) -> str:
-    """The field that marks a RequestVote with a flag of its own set (pre-vote, say), which is no candidate's, and its
-    answer no vote; "" for a candidate's.
+    """The added field that marks a RequestVote as something else, a pre-vote say; "" if a candidate sent it.
 
-    A flag is set if it is True or a word, and not what it is if nobody says anything.
+    A flag is set if it is True or a string, and not its default.
     """
     defaults = _defaults(args.__class__)
     return next(
@@ -99,7 +98,7 @@ def _same_request(message: Message, other: Message) -> bool:
     )
 
 
-# A peer may make up as many methods as it likes, and call them what it likes.
+# A peer may have any number of methods, with names of any length.
 _NOTES_MAX = 10
 _NAME_MAX = 60
 
@@ -108,12 +107,12 @@ _NO_MESSAGE = Message(0, "", "", "", b"", None)
 
 class MessageDecoder:
     def __init__(self) -> None:
-        self._notes: dict[str, str] = {}  # by method: why no rule looks at it
-        # A leader tells all its followers the same, again and again, and they say yes. So the latest of each is kept
-        # with the message it was read from: more often than not the next one is alike, and need not be decoded.
+        self._notes: dict[str, str] = {}  # by method: why no rule checks it
+        # A leader sends all followers the same, again and again, and they accept. So the latest of each is cached with
+        # its message: usually the next message is equal, and need not be decoded.
         self._request = self._head_of = self._reply_of = _NO_MESSAGE
         self._decoded: DecodedRequest | None = None
-        self.max_extra_field = 0  # of the reply read last: the highest number in a field that is not Figure 2's
+        self.max_extra_field = 0  # of the latest reply: the highest number in an added field
         self._head: Any = None
         self._reply: Any = None
 
@@ -130,7 +129,7 @@ class MessageDecoder:
         if not self._is_complete(method, 0, args):
             return None
         if method == VOTE and (flag := _flag(args)):
-            self._notes.setdefault(f"{VOTE} {flag}", f"No check looks at {VOTE} with {flag!r} set")
+            self._notes.setdefault(f"{VOTE} {flag}", f"{VOTE} with {flag!r} set is not checked")
             return None
         added = [getattr(args, name, None) for name in _added(args.__class__, method, 0)]
         more = any(value and isinstance(value, _MAY_HOLD_ENTRIES) for value in added)
@@ -143,14 +142,14 @@ class MessageDecoder:
         return DecodedRequest(args, args.prev_log_index, args.prev_log_term, more, max_extra_field)
 
     def decode_head(self, message: Message) -> Any:
-        """The arguments alone, and of an AppendEntries only the AppendHead."""
+        """The arguments only, and of an AppendEntries only the AppendHead."""
         if not _same_request(message, self._head_of):
             self._head = self._decode_head(message)
             self._head_of = message
         return self._head
 
     def forget_head(self) -> None:
-        """The next head is another object, even if it says the same."""
+        """Make the next decode_head() return a new object, even if it is equal."""
         self._head_of = _NO_MESSAGE
 
     def _decode_head(self, message: Message) -> Any:
@@ -158,7 +157,7 @@ class MessageDecoder:
             try:
                 return labgob.decode(message.request, AppendHead)
             except labgob.DecodeError:
-                pass  # read() knows what is missing
+                pass  # decode_request() notes what is missing
         reading = self.decode_request(message)
         return None if reading is None else reading.args
 
@@ -174,7 +173,7 @@ class MessageDecoder:
         return self._reply
 
     def decode_flagged_vote(self, message: Message) -> tuple[int, str] | None:
-        """The term and the flag of a vote that was given to a request with a flag set."""
+        """The term and the flag of a vote that was granted to a flagged RequestVote."""
         if message.rpc != VOTE:
             return None
         args, reply = message.decode_args(), message.decode_reply()
@@ -184,7 +183,7 @@ class MessageDecoder:
         return (args.term, flag) if flag else None
 
     def resembles_vote(self, message: Message) -> bool:
-        """Whether it says what RequestVote says, is answered with a term, and beside that says yes and no alone."""
+        """Whether it has RequestVote's fields, its reply has a term, and all other fields are booleans."""
         try:
             args, reply = message.decode_args(), message.decode_reply()
         except labgob.DecodeError:
@@ -215,41 +214,41 @@ class MessageDecoder:
         return True
 
     def _note_missing(self, method: str, part: str, value: Any, field: str, kind: Any) -> Literal[False]:
-        """`part` says what cannot be read, and so what is checked all the same."""
+        """`part`: what cannot be decoded. The rest of the call is checked."""
         kind_name = getattr(kind, "__name__", "list")
         what = f"no {kind_name} in {field!r}" if hasattr(value, field) else f"no field {field!r}"
         if part == "replies":
-            text = f"No check can read replies to {method}: they have {what} (its requests are checked)"
+            text = f"Replies to {method} are not checked: they have {what} (its requests are checked)"
         elif part == "entries":
             whose = "its arguments have" if field == part else "they have"
-            text = f"No check can read the entries of {method}: {whose} {what} (its other fields are checked when sent)"
+            text = f"The entries of {method} are not checked: {whose} {what} (its other fields are checked when sent)"
         else:
-            text = f"No check can read {method}: its arguments have {what}"
+            text = f"{method} is not checked: its arguments have {what}"
         self._notes.setdefault(method, text)
         return False
 
     def note_unknown_rpc(self, method: str) -> None:
         if method not in self._notes and len(self._notes) < _NOTES_MAX:
             name = method if len(method) <= _NAME_MAX else f"{method[: _NAME_MAX - 3]}..."
-            self._notes[method] = f"No check looks at {name}: it is no RPC of the paper"
+            self._notes[method] = f"{name} is not checked: it is not an RPC from the paper"
 
     def explain(self, what: str, rpc: str) -> str:
-        """Why that cannot be verified, which this RPC would prove, and what to change."""
+        """Why that cannot be verified, and what to change; `rpc` would prove it."""
         paper = RPCS[rpc]
         args, reply = (", ".join(fields) for fields in paper.fields)
         declared = f"{paper.method_name}({paper.args_type}: {args}) -> {paper.reply_type}: {reply}"
         why = "; ".join(line for method, line in self._notes.items() if " " not in method)
         return (
-            f"{what}. {why}. The lab reads {declared}, by the type of the arguments and the fields that "
-            "raft/messages.py declares: send these, add fields if you like, and rename, remove or pack none"
+            f"{what}. {why}. The lab decodes {declared}, by the type of the arguments and the fields that "
+            "raft/messages.py declares. Send exactly these fields; you may add others"
         )
 
     @property
     def undecodable_methods(self) -> list[str]:
-        """Which methods cannot be read, they or their replies. One with a flag of its own can."""
+        """The methods whose requests or replies cannot be decoded, without flagged RequestVotes."""
         return sorted(method for method in self._notes if " " not in method)
 
     @property
     def undecodable_notes(self) -> list[str]:
-        """Which checks are off, and why, a line each."""
+        """What is not checked, and why, a line each."""
         return list(self._notes.values())

@@ -1,7 +1,7 @@
-"""The vocabulary of the trace: every kind of event, and the type of its detail.
+"""Every kind of event in a trace, and the type of its detail.
 
-Whoever writes or reads a trace (the tester, the checks, the diagnoses, the timeline, the trace file) takes the words
-from here. docs/student/trace.md has the same list. An event of a kind that is not listed is nobody's business.
+All code that writes or reads a trace takes the names from here. docs/student/trace.md has the same list. Readers ignore
+events of other kinds.
 
 | who emits | kinds |
 |---|---|
@@ -24,24 +24,24 @@ from labrpc.events import ANSWER, DELIVER, DROP, DUPLICATE, MESSAGE_KINDS, REPLY
 from labsim import LOG, LogLine
 from raftapi import ApplyMsg
 
-# The course of a test. Detail: how many servers; what begins; a step of a scenario; nothing.
+# The course of a test. Detail: the number of servers; the title of a phase; a step of a scenario; nothing.
 CLUSTER = "cluster"
 PHASE = "phase"
 STEP = "step"
 STOP = "stop"
-# A server's life. Detail of restore: the index that its service begins with; of the others nothing.
+# What happens to a server. Detail of restore: the index that its service begins with; of the others nothing.
 BOOT = "boot"
 RESTART = "restart"
 RESTORE = "restore"
 CRASH = "crash"
 CONNECT = "connect"
 DISCONNECT = "disconnect"
-# It is stopped like a process with SIGSTOP, and continues; its clock is held, and goes on.
+# Paused as by SIGSTOP, and resumed; its clock frozen, and unfrozen.
 PAUSE = "pause"
 RESUME = "resume"
 FREEZE_CLOCK = "freeze_clock"
 UNFREEZE_CLOCK = "unfreeze_clock"
-# One of its threads loses its turn (raftlab/races); when no thread of it is late any more, it has caught up.
+# One of its threads is preempted (raftlab/races); it has caught up when no thread of it is delayed any more.
 PREEMPT = "preempt"
 CAUGHT_UP = "caught_up"
 # What the tester does to disks and services.
@@ -56,20 +56,20 @@ SAVING = "saving"
 PERSIST = "persist"
 APPLY = "apply"
 
-# Of a service of the student's own above the peers (3A, 3B). Detail of service: its name on the wire; of snapshot: what
-# it gives to its peer; of invoke and return: what a client asks for, and what it was told.
+# Of the student's service above the peers (3A, 3B). Detail of service: the prefix of its RPCs; of snapshot: what it
+# passes to its peer; of invoke and return: the operation of a client, without and with its result.
 SERVICE = "service"
 SNAPSHOT = "snapshot"
 INVOKE = "invoke"
 RETURN = "return"
 
-# What it does to the network: labrpc/conditions.py names them.
+# What the tester does to the network: labrpc/conditions.py names them.
 CONDITION_KINDS = frozenset(conditions.DETAILS)
 # What the tester does to the servers themselves; each is about one of them.
 SERVER_ACTS = frozenset((BOOT, RESTART, CRASH, CONNECT, DISCONNECT, PAUSE, RESUME, FREEZE_CLOCK, UNFREEZE_CLOCK))
 # Of those, what ends a fault.
 REPAIRS = frozenset((BOOT, RESTART, CONNECT, RESUME, UNFREEZE_CLOCK))
-# Everything that the tester does to the world: since the last of these nothing has changed but by the peers' own doing.
+# Everything that the tester does to the cluster: after the last of these, only the peers act.
 ACTS = SERVER_ACTS | CONDITION_KINDS | {CRASH_AT, SLOW_DISKS, SLOW_SNAPSHOTS, BUSY}
 
 
@@ -83,22 +83,22 @@ class Started(msgspec.Struct, frozen=True, gc=False):
 
 
 class PersistedState(msgspec.Struct, frozen=True, gc=False):
-    """What is on the disk now."""
+    """The content of the disk after a save."""
 
     raft_state: bytes
     snapshot: bytes
-    number: int = 0  # of the save, in the order in which they began
+    number: int = 0  # of the save, in the order in which saves began
 
 
 class ServiceSnapshot(msgspec.Struct, frozen=True, gc=False):
-    """A snapshot that a service has made, and the index that it ends with."""
+    """A snapshot that a service has taken, and its last index."""
 
     index: int
     snapshot: bytes
 
 
 class Operation(msgspec.Struct, frozen=True, gc=False):
-    """What a client does: `op` is get, put or append, `value` what is written, or what a get has returned."""
+    """An operation of a client: `op` is get, put or append, `value` is what is written, or what a get returned."""
 
     op: str
     key: str
@@ -106,7 +106,7 @@ class Operation(msgspec.Struct, frozen=True, gc=False):
 
 
 class Preempted(msgspec.Struct, frozen=True, gc=False):
-    """Which thread lost its turn before which line, and how late it gets it back; 0: as soon as others had theirs."""
+    """Which thread was preempted before which line, and for how long; 0: until other threads have run."""
 
     task: str
     file: str
@@ -115,7 +115,7 @@ class Preempted(msgspec.Struct, frozen=True, gc=False):
 
 
 class CrashPoint(msgspec.Struct, frozen=True):
-    """Where a server is to crash: at which of its next saves or replies. `when` is None: nowhere any more."""
+    """At which of its next saves or replies a server crashes. `when` is None: not any more."""
 
     when: str | None
     nth: int

@@ -1,7 +1,7 @@
-"""What the tester does to a cluster, as data: at 1.2 s peer 0 is given a command, at 1.9 s peer 2 crashes.
+"""What the tester does to a cluster, as data: at 1.2 s start() is called on peer 0, at 1.9 s peer 2 crashes.
 
-scenarios/recorded_schedule.py records such a list while a test runs, and replays it without the test. Knows nothing of
-peers and messages: who reads a list from a file has yet to load them.
+scenarios/recorded_schedule.py records such a list while a test runs, and replays it without the test. This module knows
+nothing of peers and messages.
 
 Start at `Act`.
 """

@@ -1,6 +1,6 @@
-"""The three RPCs of the paper: their names on the wire, in the paper and in a scenario, and their fields.
+"""The three RPCs of the paper: their names on the wire, in the paper and in scenarios, and their fields.
 
-Promise: whatever in the lab names one of them, or lists its fields, takes that from here. Start at `RPCS`.
+Promise: all code of the lab takes these names and fields from here. Start at `RPCS`.
 """
 
 from __future__ import annotations
@@ -86,9 +86,9 @@ _BY_SPELLING = {rpc.paper_name.lower(): rpc.method for rpc in _PAPER_RPCS}
 
 
 def rpc_of(message: Any) -> str:
-    """VOTE, APPEND, INSTALL, or the name of the peer's own RPC.
+    """VOTE, APPEND, INSTALL, or the name of an RPC that is not from the paper.
 
-    In any spelling: a peer that has Go's names, which no rule decodes, gets its timeline all the same.
+    In any spelling: a peer with Go's names, which rules do not decode, still gets a timeline.
     """
     rpc: str = message.rpc
     return rpc if rpc in RPCS else _BY_SPELLING.get(message.method_name.replace("_", "").lower(), rpc)

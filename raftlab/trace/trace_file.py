@@ -1,11 +1,11 @@
-"""A trace in a file: JSON lines out and in, and ShiViz's format out. docs/student/trace.md describes both.
+"""Writes and reads traces as JSON lines, and writes ShiViz's format. docs/student/trace.md describes both.
 
-Promise: what is read back is again a list of `labsim.Event`, whose messages have the surface of `labrpc.Message`
-(source, target, service_method, decode_args(), decode_reply()), so that whoever reads a live trace reads a file
-alike, without the peer's classes. A damaged file is one TraceFileError with its line.
+Promise: read_trace() returns a list of `labsim.Event` whose messages have the interface of `labrpc.Message` (source,
+target, service_method, decode_args(), decode_reply()), so readers of live traces can read files without the peer's
+classes. A damaged file raises TraceFileError with the line number.
 
-Not promised: the bytes. Saved state and snapshots are kept as size, checksum and their first bytes; an object
-comes back as its fields, a tuple as a list. Start at write_trace().
+Not promised: the bytes. Of saved state and snapshots, a file has size, checksum and the first bytes. An object comes
+back as its fields, a tuple as a list. Start at write_trace().
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _DEEP = 40
 
 
 class TraceFileError(Exception):
-    """The file cannot be read as a trace; the text says where and why."""
+    """The file is not a valid trace; the text says where and why."""
 
 
 class TraceFileHeader(msgspec.Struct, omit_defaults=True):
@@ -43,11 +43,11 @@ class TraceFileHeader(msgspec.Struct, omit_defaults=True):
     test: str = ""
     seed: int | None = None
     digest: str = ""
-    events: int | None = None  # how many lines follow; without it the file may be cut or filtered unnoticed
+    events: int | None = None  # how many lines follow; without it, a truncated file is not noticed
 
 
 class _EventLine(msgspec.Struct, omit_defaults=True):
-    """One event as it stands in the file."""
+    """One event in the file."""
 
     at_ns: int
     kind: str
@@ -70,7 +70,7 @@ class Trace(NamedTuple):
 
 
 class RecordedBytes(NamedTuple):
-    """What is left of bytes: len() is their true length."""
+    """The beginning of bytes; len() is their true length."""
 
     size: int
     start: bytes
@@ -81,7 +81,7 @@ class RecordedBytes(NamedTuple):
 
 
 class RecordedMessage:
-    """Stands in for labrpc.Message."""
+    """Has the interface of labrpc.Message."""
 
     __slots__ = ("_args", "_reply", "id", "service_method", "source", "target")
 
@@ -99,7 +99,7 @@ class RecordedMessage:
 
     @property
     def rpc(self) -> str:
-        """As Message has it; a file does not tell of other names."""
+        """As in Message; a file has no other name."""
         return self.service_method
 
     def decode_args(self) -> Any:
@@ -116,7 +116,7 @@ class RecordedMessage:
 
 
 def plain(value: Any, depth: int = 0) -> Any:
-    """A value as plain JSON. Never fails: what has no better form becomes its repr."""
+    """A value as plain JSON. Never fails: any other value becomes its repr."""
     if value is None or value.__class__ in (bool, int, float, str):
         return value
     if depth > _DEEP:
@@ -135,11 +135,11 @@ def plain(value: Any, depth: int = 0) -> Any:
             return {key: plain(item, depth + 1) for key, item in value.items()}
         return {"$pairs": [[plain(key, depth + 1), plain(item, depth + 1)] for key, item in value.items()]}
     if isinstance(value, (set, frozenset)):
-        # Sorted: the order of a set is the hash seed's.
+        # Sorted: the order of a set depends on the hash seed.
         return {"$set": sorted((plain(item, depth + 1) for item in value), key=repr)}
     if isinstance(value, SimpleNamespace):
         return {name: plain(item, depth + 1) for name, item in vars(value).items()}
-    for base in (bool, int, float, str):  # enums and other look-alikes
+    for base in (bool, int, float, str):  # enums and other subclasses
         if isinstance(value, base):
             return base(value)
     return {"$repr": _safe_repr(value)}
@@ -175,7 +175,7 @@ def _safe_repr(value: Any) -> str:
 
 
 def _revive(value: Any) -> Any:
-    """What plain() wrote, as something with attributes, lengths and items again."""
+    """The inverse of plain(): objects with attributes, lengths and items."""
     if isinstance(value, list):
         return [_revive(item) for item in value]
     if isinstance(value, dict):
@@ -198,7 +198,7 @@ def _revive(value: Any) -> Any:
 def write_trace(
     path: Path | str, events: Sequence[Event], *, test: str = "", seed: int | None = None, digest: str = ""
 ) -> None:
-    """Write the events, one line each, after a line that says what run this is."""
+    """Write a header and the events, one line each."""
     encode = msgspec.json.Encoder().encode
     with Path(path).open("wb") as file:
         file.write(encode(TraceFileHeader(FORMAT, VERSION, test, seed, digest, len(events))) + b"\n")
@@ -242,16 +242,16 @@ def read_trace(path: Path | str) -> Trace:
             shown = line[:60].decode("utf-8", "replace")
             raise TraceFileError(f"{path}:{number}: not an event: {error}: {shown}") from None
         except (KeyError, ValueError, TypeError) as error:
-            raise TraceFileError(f"{path}:{number}: not an event: {_in_words(error)}") from None
+            raise TraceFileError(f"{path}:{number}: not an event: {_describe(error)}") from None
     if header.events is not None and header.events != len(events):
         raise TraceFileError(
-            f"{path}:{len(lines)}: the file ends after {len(events)} of the {header.events} events its first line "
-            "promises (cut or filtered on purpose? remove the field 'events' from the first line)"
+            f"{path}:{len(lines)}: the file has {len(events)} events, but its first line says {header.events} (if you "
+            "truncated or filtered it, remove the field 'events' from the first line)"
         )
     return Trace(header, events)
 
 
-def _in_words(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     return f"the field {error} is missing" if isinstance(error, KeyError) else str(error)
 
 
@@ -272,7 +272,7 @@ def _read_header(path: Path, lines: list[bytes]) -> TraceFileHeader:
 
 
 class _TraceReader:
-    """Lines to events. Args stand in the line of the send only, a reply in that of the answer."""
+    """Lines to events. Arguments are only in the line of the send, a reply only in that of the answer."""
 
     def __init__(self) -> None:
         self._messages: dict[tuple[int, int], RecordedMessage] = {}
@@ -300,7 +300,7 @@ class _TraceReader:
                 line.message, line.source, line.target, line.method, _revive(line.args)
             )
         elif key not in self._messages:
-            # A duplicate, or a file whose beginning was cut away.
+            # A duplicate, or a file whose beginning was removed.
             sent = self._messages.get((line.message, 0))
             args = None if sent is None else sent.decode_args()
             self._messages[key] = RecordedMessage(line.message, line.source, line.target, line.method, args)
@@ -320,12 +320,12 @@ def _need(detail: Any, *names: str) -> None:
 
 # ---- ShiViz --------------------------------------------------------------------------------------------------
 
-# What to paste into ShiViz's field "Log parsing regular expression".
+# For ShiViz's field "Log parsing regular expression".
 SHIVIZ_REGEX = r"(?<host>\S+) (?<clock>{.*})\n(?<time>\S+) (?<event>.*)"
 
 
 def write_shiviz(path: Path | str, events: Sequence[Event]) -> None:
-    """Write the run as ShiViz reads it: a process per peer and one for the tester, ordered by vector clocks."""
+    """Write the run for ShiViz: a process per peer and one for the tester, ordered by vector clocks."""
     Path(path).write_text("".join(shiviz_lines(events)), encoding="utf-8")
 
 
@@ -336,27 +336,27 @@ def shiviz_lines(events: Sequence[Event]) -> Iterator[str]:
     carried: dict[tuple[int, str], dict[str, int]] = {}
     for event in events:
         if event.kind in (DROP, DUPLICATE):
-            continue  # these happen to a message, not at a process
+            continue  # these are not events of a process
         host = _host(event.node)
         clock = clocks.setdefault(host, {})
         came_from = {DELIVER: SEND, REPLY: ANSWER}.get(event.kind)
         if came_from is not None:
-            # A duplicate is another object; its request left with the first.
+            # A duplicate is another object, but was sent with the first.
             sent = carried.get((id(event.detail), came_from)) or carried.get((-event.message, came_from)) or {}
             for name, count in sent.items():
                 clock[name] = max(clock.get(name, 0), count)
         clock[host] = clock.get(host, 0) + 1
         if event.kind in (SEND, ANSWER):
             carried[(id(event.detail), event.kind)] = carried[(-event.message, event.kind)] = dict(clock)
-        shown = msgspec.json.encode(dict(sorted(clock.items()))).decode()
-        yield f"{host} {shown}\n{event.at_ns / 1e9:.6f} {_in_a_line(event, lost)}\n"
+        encoded = msgspec.json.encode(dict(sorted(clock.items()))).decode()
+        yield f"{host} {encoded}\n{event.at_ns / 1e9:.6f} {_describe_event(event, lost)}\n"
 
 
 def _host(node: str) -> str:
     return f"peer{''.join(node.split())}" if node else "tester"
 
 
-def _in_a_line(event: Event, lost: dict[int, str]) -> str:
+def _describe_event(event: Event, lost: dict[int, str]) -> str:
     detail = event.detail
     if event.kind in MESSAGE_KINDS:
         method = detail.method_name
@@ -364,8 +364,8 @@ def _in_a_line(event: Event, lost: dict[int, str]) -> str:
         what = _json(detail.decode_args() if asks else detail.decode_reply())
         other = detail.target if event.kind in (SEND, REPLY) else detail.source
         way = "to" if event.kind in (SEND, ANSWER) else "from"
-        fate = f" (lost: {lost[id(detail)]})" if event.kind in (SEND, ANSWER) and id(detail) in lost else ""
-        return f"{event.kind} {method} {way} {other}{fate} {what}"
+        loss = f" (lost: {lost[id(detail)]})" if event.kind in (SEND, ANSWER) and id(detail) in lost else ""
+        return f"{event.kind} {method} {way} {other}{loss} {what}"
     if event.kind == PERSIST:
         return f"persist {len(detail.raft_state)} bytes, snapshot {len(detail.snapshot)} bytes"
     if event.kind == LOG:

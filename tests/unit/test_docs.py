@@ -99,7 +99,7 @@ def test_every_rule_is_in_the_list_of_checks():
     rules = [[r.name, r.title, r.section, "all" if r.concludes_from_silence else ""] for r in RULES]
     assert [row for row in rows if len(row) == 4] == rules
     assert [row for row in rows if len(row) == 3] == [
-        [rule.name, f"{rule.title} ({rule.section})", rule.by] for rule in HARNESS_RULES
+        [rule.name, f"{rule.title} ({rule.section})", rule.checked_by] for rule in HARNESS_RULES
     ]
 
 

@@ -1,11 +1,10 @@
-"""The likely cause of a failure, in plain words, where a known pattern fits the trace.
+"""Finds the likely cause of a failure by known patterns in the trace.
 
-Promise: every number is read off the trace, and only the stretch in which the test waited in vain is looked at. Two
-diagnoses at most, the more telling first. Not promised: that there is one. A pattern that merely might fit says
-nothing, because a wrong hint costs its reader more than none.
+Promise: every number is from the trace, and from the time since the last fault. At most two diagnoses, the more
+specific first. A pattern that might merely fit is not reported: a wrong hint costs more than none.
 
-A diagnosis is one function of a `Story` that returns a `Finding` or None, with `@diagnosis(...)` above it, in any
-module of this package. Start at examine(), then `registry.py` and `trace_analysis.py`.
+A diagnosis is a function of a `TraceAnalysis` that returns a `Finding` or None, decorated with `@diagnosis(...)`, in
+any module of this package. Start at examine(), then registry.py and trace_analysis.py.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ def examine(events: Sequence[Event], error: BaseException, *, end_ns: int | None
 
 def _candidates(error: BaseException) -> Sequence[Diagnosis]:
     if isinstance(error, TaskFailed) or (isinstance(error, PeerProcessFailed) and error.is_exception):
-        # The exception itself is the news.
+        # The exception says most itself.
         return [diagnosis for diagnosis in DIAGNOSES if diagnosis.exceptions]
     if isinstance(error, Deadlock):
         return [diagnosis for diagnosis in DIAGNOSES if diagnosis.deadlocks]
@@ -85,7 +84,7 @@ def diagnose(events: Sequence[Event], error: BaseException, *, end_ns: int | Non
     try:
         found = examine(events, error, end_ns=end_ns)
     except Exception:
-        # A peer may put anything into Figure 2's fields. The failure itself must be told all the same.
+        # A peer may put anything into Figure 2's fields, and the failure itself must still be reported.
         return []
     return [_paragraph(one.finding) for one in found]
 

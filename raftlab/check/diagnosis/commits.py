@@ -1,4 +1,4 @@
-"""Why an entry is not committed, or is too early, and why what is committed is not applied (§5.3, §5.4.2)."""
+"""Why an entry is not committed, or too early, and why a committed entry is not applied (§5.3, §5.4.2)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from raftlab.check.failure import Failure
 from raftlab.trace.events import APPLY, STARTED
 from raftlab.trace.rpcs import APPEND
 
-# Within this time of virtual milliseconds anything that a peer does of itself has been done.
+# A peer acts within this time if nothing delays it.
 _SOON_NS = S // 2
 
 
 class _LeaderProgress(NamedTuple):
-    """The latest leader, and what was acknowledged to it."""
+    """The latest leader, and what followers acknowledged to it."""
 
     leader: str
     term: int
@@ -32,7 +32,7 @@ def _last_leader_progress(analysis: TraceAnalysis) -> _LeaderProgress | None:
         return None
     term, leader = max((rpc.args.term, rpc.source) for rpc in decodable)
     calls = [rpc for rpc in decodable if rpc.args.term == term and rpc.source == leader]
-    # It must lead still; a leader that has been told of a higher term commits nothing, and rightly.
+    # It must still lead: a leader that learned of a higher term correctly commits nothing.
     if analysis.term_at(leader, analysis.end_ns) > term:
         return None
     entry_terms: dict[int, int] = {}
@@ -49,14 +49,14 @@ def _last_leader_progress(analysis: TraceAnalysis) -> _LeaderProgress | None:
             entry_terms[index] = entry.term
         reply = rpc.reply
         if rpc.target == leader:
-            continue  # it has what it sends, and counts anyway
+            continue  # it always counts
         if reply is not None and reply.success and request.last_index > match.get(rpc.target, (0, 0))[0]:
             match[rpc.target] = (request.last_index, rpc.replied_ns or 0)
     return _LeaderProgress(leader, term, calls, entry_terms, match)
 
 
 def _stored_by_majority(analysis: TraceAnalysis, progress: _LeaderProgress) -> tuple[int, int]:
-    """The highest index that the leader knows a majority to store, and since when; (0, 0) if none."""
+    """The highest index that, as the leader knows, a majority stores, and since when; (0, 0) if none."""
     needed = analysis.quorum - 1
     if not 0 < needed <= len(progress.match):
         return 0, 0
@@ -65,7 +65,7 @@ def _stored_by_majority(analysis: TraceAnalysis, progress: _LeaderProgress) -> t
 
 
 def _frozen_commit(analysis: TraceAnalysis, progress: _LeaderProgress, index: int, since_ns: int) -> int | None:
-    """The leader_commit that the leader still tells, if it stays below that index long after."""
+    """The leader_commit that the leader still sends, if it stays below that index long after."""
     appends = [rpc for rpc in progress.calls if rpc.method == APPEND]
     late = [rpc.args.leader_commit for rpc in appends if rpc.sent_ns > since_ns + _SOON_NS]
     return late[-1] if len(late) >= 2 and late[-1] < index else None
@@ -77,20 +77,19 @@ def commit_frozen(analysis: TraceAnalysis) -> Finding | None:
     if progress is None:
         return None
     index, since_ns = _stored_by_majority(analysis, progress)
-    told = _frozen_commit(analysis, progress, index, since_ns) if index else None
-    if told is None or progress.entry_terms.get(index) != progress.term:
+    commit = _frozen_commit(analysis, progress, index, since_ns) if index else None
+    if commit is None or progress.entry_terms.get(index) != progress.term:
         return None
     holders = [peer for peer, (match, _) in progress.match.items() if match >= index]
     facts = (
-        f"Peer {progress.leader} leads term {progress.term}, and since {at(since_ns)} it has "
-        "had the acknowledgement of "
-        f"{peers(holders)} for entry {index}, which is of its own term: with itself {len(holders) + 1} of "
-        f"{analysis.servers}. {duration(analysis.end_ns - since_ns)} later the leader_commit it sends is still {told}."
+        f"Peer {progress.leader} leads term {progress.term}. By {at(since_ns)} {peers(holders)} had acknowledged entry "
+        f"{index}, which is of that term: with the leader {len(holders) + 1} of {analysis.servers} peers. "
+        f"{duration(analysis.end_ns - since_ns)} later the leader still sends leader_commit {commit}."
     )
     likely = (
-        "match_index is not updated by successful replies, or the majority is computed wrongly, the leader itself "
-        "left out perhaps (Figure 2, last rule for leaders); or it is right, and stored under another name than the "
-        "commit_index that is read (a typo makes a new attribute)"
+        "successful replies do not update match_index, or the majority is computed wrongly, perhaps without the leader "
+        "itself (Figure 2, last rule for leaders); or the result is stored under another name than commit_index (a "
+        "typo makes a new attribute)"
     )
     snapshot = stopped_after_snapshot(analysis, progress.leader, since_ns)
     if snapshot:
@@ -99,8 +98,8 @@ def commit_frozen(analysis: TraceAnalysis) -> Finding | None:
 
 
 @diagnosis(400, rules=("earned-commit",))
-def counted_too_much(analysis: TraceAnalysis) -> Finding | None:
-    """Why a leader takes for stored what no majority has acknowledged to it."""
+def wrong_acknowledgements_counted(analysis: TraceAnalysis) -> Finding | None:
+    """Why a leader counts acknowledgements that it must not count."""
     leader = analysis.error.peer if isinstance(analysis.error, Failure) else None
     sent = [rpc for rpc in analysis.all_rpcs if rpc.source == leader and rpc.method == APPEND and rpc.args is not None]
     if leader is None or not sent:
@@ -122,34 +121,35 @@ def counted_too_much(analysis: TraceAnalysis) -> Finding | None:
     if old and len(old) >= missing > 0:
         rpc = old[min(old)]
         return Finding(
-            f"At {at(rpc.replied_ns or 0)} peer {leader}, leader of term {term}, got peer {rpc.target}'s yes to an "
-            f"AppendEntries of term {rpc.args.term}, sent at {at(rpc.sent_ns)}, for entries up to "
+            f"At {at(rpc.replied_ns or 0)} peer {leader}, leader of term {term}, received success from peer "
+            f"{rpc.target} for an AppendEntries of term {rpc.args.term}, sent at {at(rpc.sent_ns)}, with entries up to "
             f"{rpc.request.last_index if rpc.request else 0}.",
-            "an answer to a request of an earlier term is counted. Compare the term of the request with current_term "
-            "when its reply comes in, and drop it if they differ (§5.1, §5.3).",
+            "it counts a reply to a request of an earlier term. When a reply arrives, compare the term of its request "
+            "with current_term, and drop the reply if they differ (§5.1, §5.3).",
         )
-    shown_ns = _shown_ns(analysis, leader, term, index)
+    started_ns = _started_ns(analysis, leader, term, index)
     grown = {
         rpc.target: rpc
         for rpc in yes
         if rpc.args.term == term and rpc.request is not None and rpc.request.last_index < index
-        if rpc.target not in holders and rpc.replied_ns is not None and rpc.sent_ns <= shown_ns <= rpc.replied_ns
+        if rpc.target not in holders and rpc.replied_ns is not None and rpc.sent_ns <= started_ns <= rpc.replied_ns
     }
     if grown and len(grown) >= missing > 0:
         rpc = grown[min(grown)]
         return Finding(
-            f"At {at(rpc.replied_ns or 0)} peer {leader}, leader of term {term}, got peer {rpc.target}'s yes to an "
-            f"AppendEntries that ended with entry {rpc.request.last_index if rpc.request else 0}; entry {index} was "
-            f"added to its log at {at(shown_ns)}, after that had been sent (at {at(rpc.sent_ns)}).",
-            "match_index is taken from the log, or from a list of entries that is shared with it and has grown since. "
-            "It is prev_log_index + the number of entries in the request as it was sent: copy them, self.log[i:] "
-            "(Figure 2, last rules for leaders).",
+            f"At {at(rpc.replied_ns or 0)} peer {leader}, leader of term {term}, received success from peer "
+            f"{rpc.target} for an AppendEntries that ended with entry {rpc.request.last_index if rpc.request else 0}. "
+            f"The leader sent it at {at(rpc.sent_ns)} and appended entry {index} to its log later, at "
+            f"{at(started_ns)}.",
+            "match_index is computed from the log, or from a list of entries that it shares with the log, which has "
+            "grown since. It is prev_log_index + the number of entries in the request as it was sent: copy them with "
+            "self.log[i:] (Figure 2, last rules for leaders).",
         )
     return None
 
 
-def _shown_ns(analysis: TraceAnalysis, leader: str, term: int, index: int) -> int:
-    """When that entry came into that leader's log; -1 if nobody has seen it."""
+def _started_ns(analysis: TraceAnalysis, leader: str, term: int, index: int) -> int:
+    """When that leader's start() returned that index; -1 if it did not."""
     for event in analysis.other.get(STARTED, ()):
         if event.node == leader and event.detail.is_leader and (event.detail.index, event.detail.term) == (index, term):
             return event.at_ns
@@ -158,33 +158,33 @@ def _shown_ns(analysis: TraceAnalysis, leader: str, term: int, index: int) -> in
 
 @diagnosis(390, last_resort=True)
 def only_older_terms_stored(analysis: TraceAnalysis) -> Finding | None:
-    """Only where the test waited for just that entry: to be told that all is well helps nobody else."""
+    """Only if the test waited for that very entry. Otherwise it is not the cause."""
     awaited = analysis.error.awaited if isinstance(analysis.error, Failure) else None
     progress = _last_leader_progress(analysis)
     if progress is None or awaited is None:
         return None
     index, since_ns = _stored_by_majority(analysis, progress)
-    told = _frozen_commit(analysis, progress, index, since_ns) if index else None
+    commit = _frozen_commit(analysis, progress, index, since_ns) if index else None
     its_term = progress.entry_terms.get(index)
-    if told is None or its_term is None or its_term >= progress.term or not told < awaited <= index:
+    if commit is None or its_term is None or its_term >= progress.term or not commit < awaited <= index:
         return None
     if progress.term in progress.entry_terms.values():
         return None
     return Finding(
         f"Peer {progress.leader} leads term {progress.term}. A majority stores its log through index {index}, but that "
-        f"entry is of term {its_term}, none of its own term has been started, and its leader_commit stays {told}.",
-        "nothing is wrong with that. A leader must not commit an older term's entry by counting (§5.4.2, Figure 8); "
-        "the next command of its own term commits both. Do not remove the check.",
+        f"entry is of term {its_term}. The leader has no entry of its own term, and its leader_commit stays {commit}.",
+        "the peer is correct here. A leader must not commit an entry of an older term by counting replicas (§5.4.2, "
+        "Figure 8); its next command commits both. Do not remove that check.",
     )
 
 
 @diagnosis(370)
 def commit_never_applied(analysis: TraceAnalysis) -> Finding | None:
-    # The one that the headline tells of first.
-    to_blame = analysis.error.peer if isinstance(analysis.error, Failure) else None
-    for peer in sorted(analysis.connected, key=lambda peer: (peer != to_blame, peer)):
+    # First the peer in the headline.
+    failed = analysis.error.peer if isinstance(analysis.error, Failure) else None
+    for peer in sorted(analysis.connected, key=lambda peer: (peer != failed, peer)):
         applied = analysis.applied.get(peer, 0)
-        told = [
+        accepted = [
             (rpc.answered_ns or 0, min(request.args.leader_commit, request.last_index), rpc)
             for rpc in analysis.led
             if rpc.target == peer
@@ -193,19 +193,19 @@ def commit_never_applied(analysis: TraceAnalysis) -> Finding | None:
             and (answer := rpc.answered) is not None
             and answer.success
         ]
-        due = [item for item in told if item[1] > applied]
+        due = [item for item in accepted if item[1] > applied]
         if due and due[0][0] <= analysis.end_ns - _SOON_NS and not _applies_lately(analysis, peer):
             when_ns, index, rpc = due[0]
             facts = (
-                f"Peer {peer} said yes at {at(when_ns)} to an AppendEntries of peer {rpc.source} with leader_commit "
-                f"{rpc.args.leader_commit}, so entry {index} was committed, but {duration(analysis.end_ns - when_ns)} "
-                f"later its service is still at {applied}."
+                f"At {at(when_ns)} peer {peer} accepted an AppendEntries from peer {rpc.source} with leader_commit "
+                f"{rpc.args.leader_commit}, so entry {index} is committed, but {duration(analysis.end_ns - when_ns)} "
+                f"later it has applied only up to {applied}."
             )
             snapshot = stopped_after_snapshot(analysis, peer, when_ns)
             if snapshot:
                 return Finding(
                     f"{facts} {snapshot}",
-                    f"{OFFSET}; or the thread that applies is not woken when commit_index rises, or it has ended.",
+                    f"{OFFSET}; or the thread that applies is not notified when commit_index rises, or it has ended.",
                 )
             empty = sum(not item[2].args.entries for item in due)
             if (
@@ -214,31 +214,29 @@ def commit_never_applied(analysis: TraceAnalysis) -> Finding | None:
                 and analysis.applied.get(rpc.source, 0) >= index
             ):
                 return Finding(
-                    f"{facts} All {empty} AppendEntries that said so came without entries.",
-                    "heartbeats do not raise commit_index, but every AppendEntries counts (Figure 2); or the thread "
+                    f"{facts} All {empty} AppendEntries with such a leader_commit were without entries.",
+                    "a heartbeat does not update commit_index, but every AppendEntries must (Figure 2); or the thread "
                     "that applies has ended.",
                 )
             if not analysis.other.get(APPLY):
-                # Its leader's commit_index has been raised, and did not help.
+                # The leader's commit_index has risen, so that is not the cause.
                 return Finding(
-                    f"{facts} No peer has ever put anything on apply_ch, not even peer {rpc.source}, which leads."
+                    f"{facts} No peer has ever put anything on apply_ch, not even the leader, peer {rpc.source}."
                     f"{_threads(analysis, peer)}",
-                    "the thread that applies was never started, or is not woken when commit_index rises, or has ended.",
+                    "the thread that applies was never started, is not notified when commit_index rises, or has ended.",
                 )
             return Finding(
                 facts,
-                "commit_index is not raised, or the thread that applies is not woken when it is, or it has ended.",
+                "commit_index is not updated, or the thread that applies is not notified of that, or has ended.",
             )
         own = [rpc for rpc in analysis.led if rpc.source == peer and rpc.method == APPEND and rpc.args is not None]
         ahead = [rpc for rpc in own if rpc.args.leader_commit > applied]
         if ahead and ahead[0].sent_ns <= analysis.end_ns - _SOON_NS and not _applies_lately(analysis, peer):
             facts = (
-                f"Peer {peer} has told others since {at(ahead[0].sent_ns)} that {ahead[0].args.leader_commit} is "
-                f"committed (leader_commit), but {duration(analysis.end_ns - ahead[0].sent_ns)} later "
-                "its own service is "
-                f"still at {applied}."
+                f"Since {at(ahead[0].sent_ns)} peer {peer} has sent leader_commit {ahead[0].args.leader_commit}, but "
+                f"{duration(analysis.end_ns - ahead[0].sent_ns)} later it has itself applied only up to {applied}."
             )
-            likely = "the thread that applies is not woken when commit_index rises, or it has ended."
+            likely = "the thread that applies is not notified when commit_index rises, or it has ended."
             snapshot = stopped_after_snapshot(analysis, peer, ahead[0].sent_ns)
             if snapshot:
                 return Finding(f"{facts} {snapshot}", f"{OFFSET}; or {likely}")
@@ -253,6 +251,6 @@ def _threads(analysis: TraceAnalysis, peer: str) -> str:
 
 
 def _applies_lately(analysis: TraceAnalysis, peer: str) -> bool:
-    """Somebody who applies entry after entry is late, not stuck."""
+    """A peer that applies entry after entry is late, not blocked."""
     applies = analysis.other.get(APPLY, ())
     return any(event.node == peer and event.at_ns > analysis.end_ns - _SOON_NS for event in reversed(applies[-50:]))

@@ -1,4 +1,4 @@
-"""Why nobody wins an election (§5.2, §5.4.1, §9.3)."""
+"""Why no candidate wins an election (§5.2, §5.4.1, §9.3)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _LOCKS = (WaitKind.LOCK, WaitKind.OWN_LOCK, WaitKind.LOST_LOCK)
 
 
 def _failed_elections(analysis: TraceAnalysis) -> list[Campaign]:
-    """The campaigns since a connected peer last spoke as leader; none if they could not have succeeded."""
+    """The campaigns since a connected peer last sent something as leader; none if no majority is connected."""
     if len(analysis.connected) < analysis.quorum:
         return []
     return [campaign for campaign in analysis.campaigns if campaign.at_ns > analysis.leaderless_ns]
@@ -62,12 +62,12 @@ def split_votes(analysis: TraceAnalysis) -> Finding | None:
         return None
     best = max(campaign.log for campaign in campaigns)
     requests = [rpc for campaign in campaigns for rpc in campaign.requests]
-    # Whoever begins within this time of another cannot have heard of it.
+    # A candidate that begins within this time of another cannot have received its request.
     way_ns = max((rpc.delivered_ns - rpc.sent_ns for rpc in requests if rpc.delivered_ns is not None), default=0)
     split, gaps = [], []
     for together in by_term.values():
-        # Two of the same term: neither had heard of the other when it began. One whose log is behind takes no vote
-        # that could have made a leader.
+        # Two of the same term: neither had heard from the other. A candidate with an outdated log takes no vote that
+        # another one needed.
         able = [c for c in together if c.log == best or analysis.servers - _ahead(analysis, c) >= analysis.quorum]
         gap_ns = min((b.at_ns - a.at_ns for a, b in itertools.pairwise(together)), default=way_ns + 1)
         if able and gap_ns <= way_ns:
@@ -82,9 +82,8 @@ def split_votes(analysis: TraceAnalysis) -> Finding | None:
     gap_ns = sorted(gaps)[len(gaps) * 9 // 10]
     apart = f"within {duration(gap_ns)} of each other" if gap_ns else "at the same instant"
     facts = (
-        f"{_elections(analysis, campaigns)} In {_of_them(len(split), len(by_term))} two or "
-        f"more peers campaigned {apart}, "
-        f"and a vote takes {duration(trip_ns)} to come back."
+        f"{_elections(analysis, campaigns)} In {_of_them(len(split), len(by_term))} two or more peers campaigned "
+        f"{apart}, and a vote takes {duration(trip_ns)} to come back."
     )
     waits = _campaign_gaps(campaigns)
     if waits and median(waits) < 4 * trip_ns:
@@ -92,36 +91,34 @@ def split_votes(analysis: TraceAnalysis) -> Finding | None:
         facts += f" Candidates try again after {duration(median(waits))}."
         return Finding(
             facts,
-            "split votes. Election timers run out within a few round trips, so all campaign together and each votes "
-            "for itself; make the timeout and its random range many round trips long (§5.6, §9.3).",
+            "split votes. Election timeouts are only a few round trips long, so all peers campaign together and vote "
+            "for themselves. Make the timeout and its random range many round trips long (§5.6, §9.3).",
         )
     if _same_draw_each_time(analysis, list(by_term.values())):
         return Finding(
-            f"{facts} All {len(analysis.connected)} did so every time, though the time between elections is never the "
-            "same.",
-            "split votes. All peers draw the same random numbers: random is seeded alike in each of them. Leave "
-            "random.seed() out, or seed with something that differs from peer to peer (§5.2).",
+            f"{facts} All {len(analysis.connected)} peers did so every time, though the time between elections varies.",
+            "split votes. All peers draw the same random numbers, because they use the same seed. Remove "
+            "random.seed(), or use a different seed for each peer (§5.2).",
         )
     alike = _same_wait_each_time(analysis, campaigns)
     if alike:
         each = ", ".join(f"peer {peer} after {duration(wait_ns)}" for peer, wait_ns in sorted(alike.items()))
         return Finding(
-            f"{facts} Each tries again after the same time, every time: {each}.",
-            "split votes. Election timeouts are constant, or drawn once for each peer, so who collides once collides "
-            "again; draw a new one whenever the timer is reset, from a range of many round trips (§5.2, §9.3).",
+            f"{facts} Each peer always tries again after the same time: {each}.",
+            "split votes. Election timeouts are constant, or drawn once per peer, so peers that collide once collide "
+            "again. Draw a new timeout whenever the timer is reset, from a range of many round trips (§5.2, §9.3).",
         )
     return Finding(
         facts,
-        "split votes. Election timeouts differ by less than a round trip; widen the random range (§9.3). If it is "
-        "wide, draw once for each reset of the timer: of many draws, one at every look at the clock, the shortest "
-        "wins.",
+        "split votes. Election timeouts differ by less than a round trip. Widen the random range (§9.3). If it is "
+        "wide, draw one timeout per reset of the timer: with a new one at every check of the clock, the shortest wins.",
     )
 
 
 def _same_draw_each_time(analysis: TraceAnalysis, elections: list[list[Campaign]]) -> bool:
-    """Whether all campaign at one instant each time, and these instants are not evenly spaced.
+    """Whether all peers campaign at the same instant each time, and these instants are not evenly spaced.
 
-    A range that is too narrow leaves differences, or else the elections are evenly spaced.
+    With a random range that is only too narrow, campaigns differ, or elections are evenly spaced.
     """
     if len(elections) < 5:
         return False
@@ -134,7 +131,7 @@ def _same_draw_each_time(analysis: TraceAnalysis, elections: list[list[Campaign]
 
 
 def _same_wait_each_time(analysis: TraceAnalysis, campaigns: list[Campaign]) -> dict[str, int]:
-    """By peer, how long it waits from a vote (its own or another's) to its next campaign, if always the same."""
+    """By peer, how long it waits from a vote (for itself or another) to its next campaign, if always the same."""
     waits: dict[str, list[int]] = {}
     for campaign in campaigns:
         resets = [v.at_ns for v in analysis.votes if v.voter == campaign.peer and v.at_ns < campaign.at_ns]
@@ -148,7 +145,7 @@ def _same_wait_each_time(analysis: TraceAnalysis, campaigns: list[Campaign]) -> 
 
 @diagnosis(270, alone=True)
 def votes_one_after_another(analysis: TraceAnalysis) -> Finding | None:
-    """Candidates that have not asked everybody, because they wait for somebody's answer."""
+    """Candidates that have not asked every peer, because they wait for an answer."""
     campaigns = _failed_elections(analysis)
     found: list[tuple[Campaign, set[str]]] = []
     longest_ns = 0
@@ -162,22 +159,22 @@ def votes_one_after_another(analysis: TraceAnalysis) -> Finding | None:
         if unasked and campaign.requests[-1].replied_ns is None and lasted_ns > S // 5:
             found.append((campaign, unasked))
             longest_ns = max(lasted_ns, longest_ns)
-    # One may have been cut short by chance; not several, nor one in a long time.
+    # One campaign may have been interrupted by chance, but not several, or one that lasted long.
     if 2 * len(found) < len(campaigns) or (len(found) < 2 and longest_ns < S):
         return None
     campaign, unasked = found[-1]
     many = f" It is the last of {len(found)} such campaigns." if len(found) > 1 else ""
     return Finding(
         f"{_elections(analysis, campaigns)} In term {campaign.term} peer {campaign.peer} asked peer "
-        f"{campaign.requests[-1].target} at {at(campaign.requests[-1].sent_ns)}, had no answer, and never asked "
+        f"{campaign.requests[-1].target} at {at(campaign.requests[-1].sent_ns)}, got no answer, and never asked "
         f"{peers(unasked)}.{many}",
-        "votes are asked for one after the other, so a peer that does not answer holds the election up; ask all at "
-        "once, each call in a thread of its own (§5.2).",
+        "the candidate requests votes one after the other, so a peer that does not answer delays the election. Request "
+        "all in parallel, each call in a separate thread (§5.2).",
     )
 
 
 def _ahead(analysis: TraceAnalysis, campaign: Campaign) -> int:
-    """How many peers are known to have a log that forbids them to vote for this one."""
+    """How many peers are known to have a more up-to-date log, so that they must not vote for this one."""
     return sum(log > campaign.log for peer, log in _logs(analysis).items() if peer != campaign.peer)
 
 
@@ -209,7 +206,7 @@ class _Denial(NamedTuple):
 
 
 @diagnosis(220)
-def votes_denied_for_nothing(analysis: TraceAnalysis) -> Finding | None:
+def votes_denied_without_reason(analysis: TraceAnalysis) -> Finding | None:
     campaigns = _failed_elections(analysis)
     if not campaigns:
         return None
@@ -219,26 +216,26 @@ def votes_denied_for_nothing(analysis: TraceAnalysis) -> Finding | None:
     example = denials[-1]
     voter, term = example.rpc.target, example.candidate.term
     facts = (
-        f"{_elections(analysis, campaigns)} {times(len(denials)).capitalize()} a vote was denied by a peer that had "
-        f"voted for nobody in that term, though the candidate's log was at least as up to date as its own. "
-        f"At {at(example.rpc.answered_ns or 0)}, term {term}, peer {voter} (its log {log_end(example.voter_log)}) "
-        f"denied peer {example.candidate.peer} (whose log {log_end(example.candidate.log)})."
+        f"{_elections(analysis, campaigns)} {times(len(denials)).capitalize()} a peer that had not voted in the term "
+        f"denied its vote to a candidate whose log was at least as up to date as its own. At "
+        f"{at(example.rpc.answered_ns or 0)}, in term {term}, peer {voter} (its log {log_end(example.voter_log)}) "
+        f"denied its vote to peer {example.candidate.peer} (whose log {log_end(example.candidate.log)})."
     )
-    # All peers run the same code, so one that has cleared its vote for a new term shows that all do.
+    # All peers run the same code, so one peer that clears its vote for a new term shows that all do.
     kept_vote = all(denial.voted_for_another for denial in denials) and not _clears_its_vote(analysis)
     causes = []
     if all(denial.shorter_log_of_a_later_term for denial in denials):
         causes.append(
-            "compare the terms of the last entries first: the later one is more up to date, however short its log; "
-            "only where they are equal does the length count (§5.4.1)"
+            "the lengths of the logs are compared first. Compare the terms of the last entries first: the later term "
+            "is more up to date, and the length counts only if they are equal (§5.4.1)"
         )
     elif all(denial.candidate.log == denial.voter_log for denial in denials):
         causes.append("equal logs are up to date: compare with >=, not with > (§5.4.1)")
         if all(vote.rpc is None for vote in analysis.votes):
             facts += " No peer has ever granted a vote."
             causes.append(
-                "the request is taken for one of an earlier term, though it is of the voter's own: what decides that "
-                "returns nothing perhaps, and None is false"
+                "the voter treats a request of its own term as one of an earlier term: perhaps the function that "
+                "decides that returns nothing, and None is false"
             )
     if kept_vote:
         causes.append("voted_for is not cleared when a new term begins (§5.2)")
@@ -252,7 +249,7 @@ def _clears_its_vote(analysis: TraceAnalysis) -> bool:
         before = latest.get(vote.voter)
         if (
             before is not None
-            and vote.candidate != vote.voter  # whoever campaigns sets its vote anyway
+            and vote.candidate != vote.voter  # a candidate sets its vote anyway
             and vote.candidate != before.candidate
             and vote.term > before.term
             and not analysis.restarts_between(vote.voter, before.at_ns, vote.at_ns)
@@ -263,7 +260,7 @@ def _clears_its_vote(analysis: TraceAnalysis) -> bool:
 
 
 def _unfounded_denials(analysis: TraceAnalysis, campaigns: list[Campaign]) -> list[_Denial]:
-    logs = {campaign.peer: campaign.log for campaign in campaigns}  # nobody leads, so they do not change
+    logs = {campaign.peer: campaign.log for campaign in campaigns}  # without a leader, logs do not change
     nothing_yet = not any(event.detail.is_leader for event in analysis.other.get(STARTED, ()))
     found = []
     for campaign in campaigns:
@@ -281,7 +278,7 @@ def _unfounded_denials(analysis: TraceAnalysis, campaigns: list[Campaign]) -> li
 
 
 @diagnosis(210)
-def won_and_never_acted(analysis: TraceAnalysis) -> Finding | None:
+def winner_never_acts(analysis: TraceAnalysis) -> Finding | None:
     spoke: set[tuple[str, int]] = {(rpc.source, rpc.args.term) for rpc in analysis.led if rpc.args is not None}
     found = []
     for campaign in analysis.campaigns:
@@ -290,7 +287,7 @@ def won_and_never_acted(analysis: TraceAnalysis) -> Finding | None:
         if not needed or len(arrived) < needed or (campaign.peer, campaign.term) in spoke:
             continue
         won_ns = arrived[needed - 1][0]
-        # A vote that comes after a higher term is worth nothing; and it must have had a moment to speak.
+        # A vote that arrives after a higher term does not count. And the winner must have had time to send something.
         if analysis.term_at(campaign.peer, won_ns + 10 * MS) > campaign.term or won_ns > analysis.end_ns - S // 2:
             continue
         found.append((campaign, won_ns, [voter for _, voter in arrived]))
@@ -299,17 +296,16 @@ def won_and_never_acted(analysis: TraceAnalysis) -> Finding | None:
     campaign, won_ns, voters = found[-1]
     again = f" It is the last of {len(found)} such elections." if len(found) > 1 else ""
     return Finding(
-        f"Peer {campaign.peer} had {len(voters) + 1} of {analysis.servers} votes in term "
-        f"{campaign.term} at {at(won_ns)} "
-        f"(its own and those of {peers(voters)}), and never sent an AppendEntries in that term.{again}",
-        f"peer {campaign.peer} won term {campaign.term} and did not notice, or did not act: check how votes are "
-        "counted, that a reply of its own term leaves it a candidate (only a higher one makes it a follower, §5.1), "
+        f"At {at(won_ns)} peer {campaign.peer} had {len(voters) + 1} of {analysis.servers} votes in term "
+        f"{campaign.term} (its own and those of {peers(voters)}), and never sent AppendEntries in that term.{again}",
+        f"peer {campaign.peer} won term {campaign.term} and did not notice, or did not act. Check how votes are "
+        "counted, that a reply of the same term leaves it a candidate (only a higher one makes it a follower, §5.1), "
         "and that a winner sends heartbeats at once (§5.2).",
     )
 
 
 @diagnosis(290)
-def nobody_campaigns(analysis: TraceAnalysis) -> Finding | None:
+def no_candidates(analysis: TraceAnalysis) -> Finding | None:
     if len(analysis.connected) < analysis.quorum or analysis.servers < 2:
         return None
     last = analysis.campaigns[-1].at_ns if analysis.campaigns else 0
@@ -317,54 +313,56 @@ def nobody_campaigns(analysis: TraceAnalysis) -> Finding | None:
     quiet_ns = analysis.end_ns - since_ns
     if quiet_ns < QUIET_NS:
         return None
-    # Who takes a command believes that it leads: silent perhaps, but not the election's fault.
+    # A peer that accepts a command believes that it leads: then the election is not the problem.
     if any(event.detail.is_leader and event.at_ns >= since_ns for event in analysis.other.get(STARTED, ())):
         return None
-    # Who waits for its lock will not campaign, however well its timer runs.
+    # A peer that waits for its lock cannot campaign, even if its timer runs.
     if any(wait.kind in _LOCKS and wait.waited_ns > S for wait in own_threads(analysis, sorted(analysis.connected))):
         return None
     heard = sum(
         1 for rpc in analysis.all_rpcs if rpc.target in analysis.connected and (rpc.delivered_ns or 0) > since_ns
     )
-    facts = f"For {duration(quiet_ns)}, since {at(since_ns)}, nobody has campaigned, and no connected peer leads."
+    facts = f"For {duration(quiet_ns)}, since {at(since_ns)}, no peer has campaigned, and no connected peer leads."
     own = [event.detail.service_method for event in analysis.own_calls if event.at_ns >= since_ns]
     if own:
         method, count = Counter(own).most_common(1)[0]
         return Finding(
-            f"{facts} Meanwhile {method}, which is no RPC of the paper, was called {times(count)}.",
-            f"if nobody may campaign before it has a yes to {method}, look at who refuses there, and why.",
+            f"{facts} Meanwhile peers called {method}, which is not an RPC from the paper, {times(count)}.",
+            f"if a peer must win {method} before it campaigns, check which peers reject it, and why.",
         )
     risen = _terms_beyond_messages(analysis)
     if risen:
         return Finding(
-            f"{facts} But terms have risen meanwhile: {_and(f'peer {peer} is in {term}' for peer, term in risen)}, and "
-            "no message has told of such a term.",
-            "the election timer runs, and the requests do not leave: what asks for votes ends before its call(), by an "
-            "exception that is swallowed perhaps.",
+            f"{facts} But terms have risen: {_and(f'peer {peer} is in {term}' for peer, term in risen)}, and no "
+            "message contains such a term.",
+            "the election timer works, but the requests are not sent: the code that requests votes ends before call(), "
+            "perhaps with an exception that is swallowed.",
         )
     sleeper = sleeper_of(analysis, sorted(analysis.connected))
     if sleeper is not None:
         return Finding(f"{facts} {asleep(sleeper)}", f"if that is the election timer, {IN_SECONDS}")
     if analysis.campaigns and last == since_ns:
-        lately = [c for c in analysis.campaigns if c.term == analysis.campaigns[-1].term]
-        facts += f" The last to try: {peers(c.peer for c in lately)}, in term {lately[-1].term}, without a majority."
+        latest = [c for c in analysis.campaigns if c.term == analysis.campaigns[-1].term]
+        facts += (
+            f" The last candidates: {peers(c.peer for c in latest)}, in term {latest[-1].term}, without a majority."
+        )
         return Finding(
             facts,
-            "a candidate that does not win does not try again; its election timer must go on running (§5.2).",
+            "a candidate that does not win does not try again; its election timer must keep running (§5.2).",
         )
     if not analysis.all_campaigns:
         facts += " No peer has ever sent a RequestVote."
-    likely = "is its thread started, and does it go on after every change of role?"
+    likely = "is its thread started, and does it continue after every change of role?"
     if heard:
         return Finding(
             f"{facts} Meanwhile {heard} requests arrived.",
-            f"the election timer does not run ({likely}), or each of these requests resets it (§5.2).",
+            f"the election timer does not run ({likely}), or each of these requests wrongly resets it (§5.2).",
         )
     return Finding(facts, f"the election timer does not run: {likely}")
 
 
 def _terms_beyond_messages(analysis: TraceAnalysis) -> list[tuple[str, int]]:
-    """Connected peers that have told the tester of a later term than any message, and that term."""
+    """Connected peers whose get_state() returned a later term than any message contains, and that term."""
     known = max((rpc.args.term for rpc in analysis.all_rpcs if rpc.args is not None), default=0)
     states = analysis.snapshot.states
     return [(p, states[p].term) for p in sorted(analysis.connected) if p in states and states[p].term > known]
@@ -379,7 +377,7 @@ def _and(parts: Iterable[str]) -> str:
 
 
 def _logs(analysis: TraceAnalysis) -> dict[str, tuple[int, int]]:
-    """The end of each connected peer's log, (term, index), by the latest that it showed of it."""
+    """The end of each connected peer's log, (term, index), according to its latest message."""
     logs: dict[str, tuple[int, int]] = {}
     for rpc in reversed(analysis.all_rpcs):
         if len(logs) == len(analysis.connected):
@@ -403,7 +401,7 @@ def _logs(analysis: TraceAnalysis) -> dict[str, tuple[int, int]]:
 
 @diagnosis(260)
 def stale_candidates(analysis: TraceAnalysis) -> Finding | None:
-    """Peers that cannot win campaign again and again, and the one that can does not."""
+    """Peers that cannot win campaign again and again, and a peer that could win does not."""
     since_ns = analysis.progress_ns
     campaigns = [campaign for campaign in analysis.campaigns if campaign.at_ns > since_ns]
     logs = _logs(analysis)
@@ -426,19 +424,19 @@ def stale_candidates(analysis: TraceAnalysis) -> Finding | None:
     own = sum(campaign.peer == starved for campaign in campaigns)
     campaigned = f"campaigned {times(own)}" if own else "never campaigned"
     return Finding(
-        f"Since {at(since_ns)}: {len(found)} elections, {terms(found)}, and nothing was committed. Candidates that a "
-        f"majority must refuse, by the end of their logs: {shown}. Peer {starved} could win (its log "
-        f"{log_end(logs[starved])}) and {campaigned}: from {at(from_ns)} on it granted "
-        f"no vote and heard no leader for {duration(waited_ns)}, but it was asked for {len(denied)} votes that it "
-        f"denied, and was never left alone for more than {duration(peace_ns)}.",
-        "denying a vote, or any RPC at all, resets the election timer, so those who cannot win keep the one who "
-        "can from trying. Reset it only when granting a vote, hearing the current leader, or campaigning (§5.2).",
+        f"Since {at(since_ns)}: {len(found)} elections, {terms(found)}, and nothing was committed. Candidates whose "
+        f"logs are too old for a majority: {shown}. Peer {starved} could win (its log {log_end(logs[starved])}) and "
+        f"{campaigned}: from {at(from_ns)} on it granted no vote and heard from no leader for {duration(waited_ns)}, "
+        f"but it denied {len(denied)} votes, at most {duration(peace_ns)} apart.",
+        "denying a vote, or any RPC, resets the election timer, so candidates that cannot win keep the one that can "
+        "from campaigning. Reset it only when the peer grants a vote, hears from the current leader, or campaigns "
+        "(§5.2).",
     )
 
 
 def _patience(analysis: TraceAnalysis, peer: str, since_ns: int) -> tuple[int, int, list[int]]:
-    """The longest time that peer let pass without campaigning, though nothing it may wait for happened:
-    how long, since when, and when it denied votes meanwhile."""
+    """The longest time that peer did not campaign, though nothing that may reset its timer happened: how long, since
+    when, and when it denied votes meanwhile."""
     resets, denials = [since_ns, analysis.end_ns], []
     for rpc in analysis.rpcs:
         if rpc.source == peer and rpc.method == VOTE:

@@ -1,4 +1,4 @@
-"""What an exception in a peer comes from."""
+"""What causes an exception in a peer."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def prev_beyond_the_log(analysis: TraceAnalysis) -> Finding | None:
     if prev <= last:
         return None
     return Finding(
-        f"Peer {call.target} was asked by peer {call.source} to append behind entry {prev} (prev_log_index), and "
-        f"its log has never been shown to go beyond {last}.",
-        "it looks at the term of an entry that it does not have. Ask first whether the log goes as far as "
-        "prev_log_index, and refuse if not (Figure 2: AppendEntries 2).",
+        f"Peer {call.target} received AppendEntries from peer {call.source} with prev_log_index {prev}, and its log "
+        f"has never gone beyond entry {last}, according to its messages.",
+        "it reads the term of an entry that it does not have. First check whether the log reaches prev_log_index, and "
+        "reject if not (Figure 2: AppendEntries 2).",
     )
 
 
@@ -36,13 +36,13 @@ def _request_under_way(analysis: TraceAnalysis, error: TaskFailed) -> Rpc | None
         return None
     arrived = [rpc for rpc in analysis.all_rpcs if rpc.method == APPEND and rpc.target == error.node]
     arrived = [rpc for rpc in arrived if rpc.delivered_ns is not None and rpc.answered_ns is None]
-    # One that came in now, where nothing else did: its handler has waited for nobody.
+    # If exactly one arrived now, its handler is the one that failed.
     now = [rpc for rpc in arrived if rpc.delivered_ns == analysis.end_ns]
     return now[0] if len(now) == 1 else None
 
 
 def _longest_log(analysis: TraceAnalysis, call: Rpc) -> int:
-    """The highest index that its receiver can have had before that request came in."""
+    """The highest index that its receiver can have had before that request arrived."""
     peer, longest = call.target, 0
     for event in analysis.other.get(STARTED, ()):
         if event.node == peer and event.detail.is_leader:
@@ -72,16 +72,16 @@ def index_error_after_snapshot(analysis: TraceAnalysis) -> Finding | None:
     peer = error.node
     if peer is None or prev_beyond_the_log(analysis) is not None:
         return None
-    kept = analysis.snapshot_of(peer)
-    if kept is None and _was_in_snapshot(error.__cause__):
-        # It may have failed before it could save anything: an exception out of the service's own task.
-        kept = SnapshotOrigin(analysis.end_ns, "in snapshot()")
-    if kept is None:
+    origin = analysis.snapshot_of(peer)
+    if origin is None and _was_in_snapshot(error.__cause__):
+        # snapshot() may have failed before it saved anything.
+        origin = SnapshotOrigin(analysis.end_ns, "in snapshot()")
+    if origin is None:
         return None
     return Finding(
-        f"Peer {peer} has kept a snapshot instead of the beginning of its log since {at(kept.since_ns)} ({kept.how}).",
-        "the log no longer begins at index 1, so an index of the paper is not a place in the list any more: subtract "
-        "the snapshot's last_included_index everywhere, and do not look at entries it has replaced (§7).",
+        f"Since {at(origin.since_ns)} a snapshot has replaced the beginning of peer {peer}'s log ({origin.how}).",
+        "the log no longer begins at index 1, so an index is not a position in the list: subtract the snapshot's "
+        "last_included_index everywhere, and do not access entries that the snapshot has replaced (§7).",
     )
 
 
@@ -96,7 +96,7 @@ def _was_in_snapshot(error: BaseException) -> bool:
 
 @diagnosis(300, exceptions=True)
 def answers_mixed_up(analysis: TraceAnalysis) -> Finding | None:
-    """A handler returned the answer to another request, which is still on the peer's desk."""
+    """A handler returned the answer to another request, which is still waiting."""
     error = analysis.error
     cause = error.__cause__
     if not isinstance(error, TaskFailed) or not isinstance(cause, RpcError) or cause.returned is None:
@@ -114,9 +114,9 @@ def answers_mixed_up(analysis: TraceAnalysis) -> Finding | None:
     if not asked or not other:
         return None
     return Finding(
-        f"Peer {error.node} had two requests on its desk, the {asked[-1].name} of peer {asked[-1].source} since "
-        f"{at(asked[-1].delivered_ns or 0)} and the {other[-1].name} of peer {other[-1].source} since "
-        f"{at(other[-1].delivered_ns or 0)}, and returned to the first what is an answer to the second.",
-        "all who ask wait for their answers in one place, a queue or a field of the peer's, and whoever looks there "
-        "first takes what is another's. Give each call a place of its own.",
+        f"Two requests were waiting at peer {error.node}: {asked[-1].name} from peer {asked[-1].source} since "
+        f"{at(asked[-1].delivered_ns or 0)} and {other[-1].name} from peer {other[-1].source} since "
+        f"{at(other[-1].delivered_ns or 0)}. It returned the answer to the second as the answer to the first.",
+        "several handlers take their answers from one shared queue or field, and one takes the answer of another. Use "
+        "a separate queue or variable for each call.",
     )

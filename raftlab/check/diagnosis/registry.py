@@ -1,4 +1,4 @@
-"""What a diagnosis is, and the registry of them: `@diagnosis(...)` above a function is all that adding one takes.
+"""The registry of diagnoses. To add one, decorate a function with `@diagnosis(...)`.
 
 Start at `diagnosis()`.
 """
@@ -13,7 +13,7 @@ from raftlab.check.diagnosis.trace_analysis import TraceAnalysis
 
 
 class Finding(NamedTuple):
-    """`facts` can be checked against the timeline; `likely` is the guess, and what to do."""
+    """`facts` can be checked against the timeline; `likely` is the suspected cause, and what to do."""
 
     facts: str
     likely: str
@@ -24,7 +24,7 @@ Examine = Callable[[TraceAnalysis], Finding | None]
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """A function of a `Story`, and which failures it is asked about; the parameters of `diagnosis()`."""
+    """A function of a `TraceAnalysis`, and the failures that it explains; see the parameters of `diagnosis()`."""
 
     examine: Examine
     order: int | None
@@ -60,21 +60,20 @@ def diagnosis(
     alone: bool = False,
     last_resort: bool = False,
 ) -> Callable[[Examine], Examine]:
-    """Register a function as a diagnosis; it stays an ordinary function.
+    """Register a function as a diagnosis.
 
-    - `order`: it is asked why an expectation was not met, and the lower, the earlier. The more telling first: what one
-      peer visibly did wrong, then what nobody did, then what was merely slow. Also its place wherever else it is asked.
-      None, if what it finds does no harm, and right peers do some of it.
-    - `costs`: it is asked why too much was sent, in this order
-    - `rules`, `every_rule_but`: it is asked why one of these rules was broken, or any but these. A rule that was seen
-      to be broken has said what is wrong; it can say why
-    - `exceptions`, `deadlocks`: it is asked what an exception in a peer, or a deadlock, comes from
-    - `any_fields`: it holds whatever fields the peers' messages have, not only Figure 2's
-    - `alone`: whatever else is to be seen follows from it
-    - `last_resort`: it helps only where nothing else was found
+    - `order`: it explains unmet expectations; lower numbers are tried first. The most specific come first: what one
+      peer did wrong, then what no peer did, then what was slow. It is also the order for other failures. None if
+      correct peers may do what it finds.
+    - `costs`: it explains why too much was sent; tried in this order
+    - `rules`, `every_rule_but`: it explains why one of these rules was broken, or any but these
+    - `exceptions`, `deadlocks`: it explains exceptions in a peer, or deadlocks
+    - `any_fields`: it does not need the fields of Figure 2
+    - `alone`: other findings would be consequences of this one
+    - `last_resort`: it helps only if nothing else was found
     """
     if order is None and costs is None:
-        raise TypeError("diagnosis(): say its order, or its place in costs")
+        raise TypeError("diagnosis(): order or costs is required")
 
     def register(examine: Examine) -> Examine:
         new = Diagnosis(
@@ -92,7 +91,7 @@ def diagnosis(
 
 
 def in_order() -> tuple[Diagnosis, ...]:
-    """All that are registered, by their order; those about costs alone last."""
+    """All registered diagnoses, by their order; those that are only about costs last."""
     asked = sorted((one for one in _registered if one.order is not None), key=lambda one: one.order or 0)
     return (*asked, *(one for one in about_costs() if one.order is None))
 

@@ -1,4 +1,4 @@
-"""Why a command does not reach the followers, or costs too much on the way (§5.3, §7)."""
+"""Why a command does not reach the followers, or at too high a cost (§5.3, §7)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from raftlab.check.diagnosis.trace_analysis import Rpc, S, TraceAnalysis, at, du
 from raftlab.trace.events import APPLY, STARTED
 from raftlab.trace.rpcs import APPEND, INSTALL
 
-# Within this time of virtual milliseconds anything that a peer does of itself has been done.
+# A peer acts within this time if nothing delays it.
 _SOON_NS = S // 2
 
 
@@ -30,7 +30,7 @@ def _links(analysis: TraceAnalysis, method: str) -> Iterator[tuple[str, str, int
 
 
 def _rejections(calls: list[Rpc], term: int) -> list[Rpc]:
-    """Those refused for the log's sake, each sent after the refusal before it had arrived. Ends with a success."""
+    """The latest rejections for log inconsistency, each sent after the previous rejection had arrived."""
     found: list[Rpc] = []
     for rpc in calls:
         reply = rpc.reply
@@ -44,27 +44,26 @@ def _rejections(calls: list[Rpc], term: int) -> list[Rpc]:
 
 
 @diagnosis(340, costs=20)
-def same_place_rejected(analysis: TraceAnalysis) -> Finding | None:
+def same_index_rejected(analysis: TraceAnalysis) -> Finding | None:
     for leader, follower, term, calls in _links(analysis, APPEND):
         refused = _rejections(calls, term)
         last = [rpc for rpc in refused if rpc.args.prev_log_index == refused[-1].args.prev_log_index]
         # Lately: at the end, and not in between.
         if len(last) >= 4 and refused[-4:] == last[-4:] and _is_late(analysis, refused[-1]):
             facts = (
-                f"Since {at(last[0].sent_ns)} peer {leader}, leader of term {term}, has asked peer {follower} "
-                f"{len(last)} times to append behind index {last[0].args.prev_log_index} (prev_log_index), and was "
-                f"refused every time."
+                f"Since {at(last[0].sent_ns)} peer {leader}, leader of term {term}, has sent {len(last)} AppendEntries "
+                f"with prev_log_index {last[0].args.prev_log_index} to peer {follower}, which rejected all of them."
             )
             if analysis.snapshot_of(leader) and not any(rpc.method == INSTALL for rpc in analysis.led):
                 return Finding(
                     f"{facts} Peer {leader} has a snapshot, and has sent no InstallSnapshot.",
-                    "next_index does not move back after a rejection, or what the follower lacks is no longer in "
-                    "the leader's log: then its snapshot must be sent (§7).",
+                    "next_index does not decrease after a rejection; or the follower needs entries that are no longer "
+                    "in the leader's log: then the leader must send its snapshot (§7).",
                 )
             return Finding(
                 facts,
-                "next_index does not move back after a rejection, or the hint in the reply points no lower; it must "
-                "fall until the logs match (§5.3).",
+                "next_index does not decrease after a rejection, or the conflict hint in the reply is not lower. It "
+                "must decrease until the logs match (§5.3).",
             )
     return None
 
@@ -86,12 +85,12 @@ def back_up_one_by_one(analysis: TraceAnalysis) -> Finding | None:
         return None
     first, last = run[0], run[-1]
     return Finding(
-        f"Peer {leader}, leader of term {term}, backed up peer {follower} one entry at a time: "
-        f"{len(run)} AppendEntries in a row were rejected, at prev_log_index {first.args.prev_log_index} down to "
+        f"Peer {leader}, leader of term {term}, backed up one entry at a time for peer {follower}: "
+        f"{len(run)} AppendEntries in a row were rejected, with prev_log_index {first.args.prev_log_index} down to "
         f"{last.args.prev_log_index}, from {at(first.sent_ns)} on, within "
         f"{duration((last.replied_ns or last.sent_ns) - first.sent_ns)}.",
-        "that is too slow for a long divergence. Let the follower say where the conflicting term begins, and skip "
-        "a whole term per rejection (§5.3, the paragraph on reducing rejected AppendEntries).",
+        "that is too slow if logs differ a lot. Let the follower report where the conflicting term begins, and skip a "
+        "whole term per rejection (§5.3, the paragraph on reducing rejected AppendEntries).",
     )
 
 
@@ -111,40 +110,38 @@ def same_snapshot_again(analysis: TraceAnalysis) -> Finding | None:
         if len(repeated) >= 3 and _is_late(analysis, repeated[-1]):
             index, offset = _part_of_snapshot(repeated[0])
             what = f"the snapshot through index {index}"
-            likely = (
-                "after an InstallSnapshot was answered, next_index is not moved on to last_included_index + 1 (§7)."
-            )
+            likely = "next_index is not set to last_included_index + 1 after the answer to InstallSnapshot (§7)."
             if offset is not None:
                 what = f"the part at offset {offset} of {what}"
                 likely = (
-                    "it does not go on as the answer asks for: to the next part or, where the follower has lost what "
-                    "came before, back to the first one (Figure 13)."
+                    "it ignores the answer. Send the next part or, if the follower has lost the earlier ones, the "
+                    "first part again (Figure 13)."
                 )
             return Finding(
-                f"Peer {leader}, leader of term {term}, sent peer {follower} {what} {len(repeated)} times from "
-                f"{at(repeated[0].sent_ns)} on, each time after peer {follower} had answered the one before.",
+                f"Peer {leader}, leader of term {term}, sent peer {follower} {what}: {len(repeated)} times from "
+                f"{at(repeated[0].sent_ns)} on, each time after peer {follower} had answered the previous one.",
                 likely,
             )
     return None
 
 
 def _part_of_snapshot(rpc: Rpc) -> tuple[int, int | None]:
-    """Its index and, where peers send it in parts, the offset."""
+    """Its last index and, if peers send it in parts, the offset."""
     return rpc.args.last_included_index, getattr(rpc.args, "offset", None)
 
 
-# ---- sent needlessly ----------------------------------------------------------------------------------------
+# ---- sent unnecessarily -------------------------------------------------------------------------------------
 
 
 @diagnosis(costs=40)
-def unanswered_taken_as_refusal(analysis: TraceAnalysis) -> Finding | None:
-    """prev_log_index goes down and down, though nobody has refused anything."""
+def no_answer_treated_as_rejection(analysis: TraceAnalysis) -> Finding | None:
+    """prev_log_index decreases again and again without a rejection."""
     links: dict[tuple[str, str, int], list[Rpc]] = {}
-    for rpc in analysis.all_rpcs:  # acts of the tester do not matter here
+    for rpc in analysis.all_rpcs:  # faults do not matter here
         if rpc.method == APPEND and rpc.args is not None and rpc.sent_ns > analysis.end_ns - 20 * S:
             links.setdefault((rpc.source, rpc.target, rpc.args.term), []).append(rpc)
     for (leader, follower, term), calls in links.items():
-        # Whoever sends ahead of the answers may go back once, to what is acknowledged; nobody sinks lower and lower.
+        # A leader that pipelines requests may go back once, to what is acknowledged, but not again and again.
         lower: list[Rpc] = []
         for rpc in calls:
             if rpc.replied_ns is not None or (lower and rpc.args.prev_log_index > lower[-1].args.prev_log_index):
@@ -157,12 +154,11 @@ def unanswered_taken_as_refusal(analysis: TraceAnalysis) -> Finding | None:
         if len(lower) > 3 and not refused:
             first, last = lower[0], lower[-1]
             return Finding(
-                f"Peer {leader}, leader of term {term}, got no answer from peer {follower} and went back: at "
-                f"{at(first.sent_ns)} it sent what follows entry {first.args.prev_log_index} (prev_log_index), at "
-                f"{at(last.sent_ns)} what follows {last.args.prev_log_index}. Peer {follower} has refused nothing in "
-                "that term.",
-                "a call that returns None is taken for a refusal. It says nothing about the follower's log: leave "
-                "next_index as it is, and try again (§5.3).",
+                f"Peer {leader}, leader of term {term}, got no answer from peer {follower} and backed up: at "
+                f"{at(first.sent_ns)} it sent prev_log_index {first.args.prev_log_index}, at {at(last.sent_ns)} "
+                f"{last.args.prev_log_index}. Peer {follower} has rejected nothing in that term.",
+                "it treats a call that returns None as a rejection. None says nothing about the follower's log: keep "
+                "next_index, and try again (§5.3).",
             )
     return None
 
@@ -172,7 +168,7 @@ _FEW_REPEATS = 10
 
 @diagnosis(costs=50)
 def acknowledged_sent_again(analysis: TraceAnalysis) -> Finding | None:
-    """Much of what goes to followers are entries that they have acknowledged to this leader before."""
+    """A large part of what a leader sends are entries that the follower has already acknowledged to it."""
     again: list[tuple[Rpc, int]] = []
     carrying: list[Rpc] = []
     for _, _, _, calls in _links(analysis, APPEND):
@@ -194,11 +190,11 @@ def acknowledged_sent_again(analysis: TraceAnalysis) -> Finding | None:
     rpc, known = again[-1]
     return Finding(
         f"{len(again)} of {len(carrying)} AppendEntries with entries, and {_size(rpc for rpc, _ in again)} of their "
-        f"{_size(carrying)} bytes, brought some again that their receiver had acknowledged before. At "
-        f"{at(rpc.sent_ns)} peer {rpc.source}, leader of term {rpc.args.term}, sent peer {rpc.target} the entries from "
-        f"{rpc.args.prev_log_index + 1} on, and had had its yes to all up to {known}.",
-        "next_index is not moved on when a success comes in, or goes back when a late answer does (match_index only "
-        "grows), or is not looked at when entries are chosen. Send each follower what follows its next_index (§5.3).",
+        f"{_size(carrying)} bytes, repeat entries that the follower had acknowledged before. At {at(rpc.sent_ns)} peer "
+        f"{rpc.source}, leader of term {rpc.args.term}, sent peer {rpc.target} the entries from "
+        f"{rpc.args.prev_log_index + 1} on, though peer {rpc.target} had acknowledged all up to {known}.",
+        "next_index is not increased on success, or decreases on a late answer (match_index never decreases), or is "
+        "not used to choose entries. Send each follower the entries from its next_index on (§5.3).",
     )
 
 
@@ -208,7 +204,7 @@ def _size(calls: Iterable[Rpc]) -> int:
 
 @diagnosis(costs=60)
 def sent_before_the_answer(analysis: TraceAnalysis) -> Finding | None:
-    """The same entries go to a follower again and again while the answer to the first is under way."""
+    """The same entries are sent to a follower again and again while the answer to the first is in flight."""
     again: list[Rpc] = []
     carrying = 0
     for _, _, _, calls in _links(analysis, APPEND):
@@ -227,21 +223,21 @@ def sent_before_the_answer(analysis: TraceAnalysis) -> Finding | None:
         return None
     rpc = again[-1]
     return Finding(
-        f"{len(again)} of {carrying} AppendEntries with entries left while the answer to the same entries was still "
-        f"under way; at {at(rpc.sent_ns)}, for instance, peer {rpc.source} sent peer {rpc.target} the entries from "
+        f"{len(again)} of {carrying} AppendEntries with entries were sent while the answer to the same entries was in "
+        f"flight. For example, at {at(rpc.sent_ns)} peer {rpc.source} sent peer {rpc.target} the entries from "
         f"{rpc.args.prev_log_index + 1} on once more.",
-        "every start() sends all that is not acknowledged yet. Let one sender serve each follower: what comes in while "
-        "it waits for an answer goes out with its next call.",
+        "every start() sends all unacknowledged entries. Use one sender thread per follower: entries that are started "
+        "while it waits for an answer go out with its next call.",
     )
 
 
 _FASTEST_HEARTBEAT_NS = S // 20
-_USUAL_HEARTBEAT_NS = S // 10  # in less than that, several may have had one reason
+_USUAL_HEARTBEAT_NS = S // 10  # in a shorter time, several may have one cause
 
 
 @diagnosis(costs=70)
 def heartbeats_too_often(analysis: TraceAnalysis) -> Finding | None:
-    """Nothing is new, and yet a leader speaks more often than ever makes sense."""
+    """Without new entries, a leader sends AppendEntries more often than makes sense."""
     for leader, follower, term, calls in _links(analysis, APPEND):
         since_ns = max(analysis.end_ns - S, calls[0].sent_ns)
         late = [rpc for rpc in calls if rpc.sent_ns >= since_ns]
@@ -253,8 +249,7 @@ def heartbeats_too_often(analysis: TraceAnalysis) -> Finding | None:
                 f"Peer {leader}, leader of term {term}, sent peer {follower} the same AppendEntries without entries "
                 f"{len(late)} times from {at(late[0].sent_ns)} to {at(late[-1].sent_ns)}: one every "
                 f"{duration(gap_ns)}.",
-                "a heartbeat is sent without a pause, or after every answer. One every 100 ms is enough to keep "
-                "followers from campaigning (§5.2).",
+                "heartbeats are sent without a pause, or after every answer. One every 100 ms is enough (§5.2).",
             )
     return None
 
@@ -285,36 +280,36 @@ def start_never_sent(analysis: TraceAnalysis) -> Finding | None:
         if any(_reaches(rpc, index) for rpc in sent) or _applied_elsewhere(analysis, event):
             continue
         returned = (
-            f"start({_short(command)}) of peer {leader} returned index {index}, term {term}, and that it leads, at "
-            f"{at(when_ns)}"
+            f"At {at(when_ns)} start({_short(command)}) on peer {leader} returned index {index}, term {term} and "
+            "is_leader=True"
         )
         other = _sent_as(sent, command)
         if other is not None:
             return Finding(
-                f"{returned}; the command went out as entry {other}.",
-                "start() returns the wrong index; it is that of the entry just appended.",
+                f"{returned}, but the command was sent as entry {other}.",
+                "start() returns the wrong index. Return the index of the entry that it appended.",
             )
         facts = (
-            f"{returned}; in the {duration(analysis.end_ns - when_ns)} since then no AppendEntries has carried entry "
+            f"{returned}. In the {duration(analysis.end_ns - when_ns)} since then no AppendEntries has contained entry "
             f"{index}."
         )
         if slow := _on_its_way(sent, analysis.end_ns):
             return Finding(
                 f"{facts} {slow}",
-                "so many entries go out too slowly: send more of them in one message, and the next ones sooner.",
+                "entries are sent too slowly. Send more of them per message, and the next ones sooner.",
             )
         if sent:
             return Finding(
-                f"{facts} {len(sent)} have gone out without it.",
-                "the command is not appended to the log, or heartbeats are sent without the entries that "
-                "next_index asks for (§5.3).",
+                f"{facts} {len(sent)} were sent without it.",
+                "the command is not appended to the log, or heartbeats do not contain the entries from next_index on "
+                "(§5.3).",
             )
-        return Finding(facts, "the thread that sends is not woken by start(), or it has ended.")
+        return Finding(facts, "start() does not notify the thread that sends, or that thread has ended.")
     return None
 
 
 def _applied_elsewhere(analysis: TraceAnalysis, started: Event) -> bool:
-    """Others have that entry by now: it has gone out in some way of the peer's own."""
+    """Others have applied that entry, so it was sent by an RPC that is not from the paper."""
     return any(
         event.node != started.node
         and event.at_ns > started.at_ns
@@ -324,7 +319,7 @@ def _applied_elsewhere(analysis: TraceAnalysis, started: Event) -> bool:
 
 
 def _on_its_way(sent: list[Rpc], end_ns: int) -> str:
-    """Whether older entries have gone out to somebody until the end, later ones and later ones; in words."""
+    """A sentence, if older entries were still being sent to a peer at the end, in increasing order; else ""."""
     by_target: dict[str, list[Rpc]] = {}
     for rpc in sent:
         if rpc.method == APPEND and rpc.args is not None and rpc.args.entries:
@@ -334,7 +329,7 @@ def _on_its_way(sent: list[Rpc], end_ns: int) -> str:
         if rpcs[-1].args.prev_log_index >= first and rpcs[-1].sent_ns > end_ns - _SOON_NS:
             most = max(len(rpc.args.entries) for rpc in rpcs)
             many = "one entry" if most == 1 else f"at most {most} entries"
-            return f"Peer {target} was sent entries {first} to {last} meanwhile, {many} in a message."
+            return f"Meanwhile entries {first} to {last} were sent to peer {target}, {many} per message."
     return ""
 
 
@@ -351,7 +346,7 @@ def _sent_as(sent: list[Rpc], command: Any) -> int | None:
 def _reaches(rpc: Rpc, index: int) -> bool:
     request = rpc.request
     if request is None:
-        return True  # who knows
+        return True  # it may
     if rpc.method == INSTALL:
         return bool(request.args.last_included_index >= index)
     return bool(request.last_index >= index)

@@ -1,4 +1,4 @@
-"""An index of the paper is not a place in the list any more: what goes wrong after the first snapshot (§7)."""
+"""What goes wrong after the first snapshot: an index in the log is no longer a position in the list (§7)."""
 
 from __future__ import annotations
 
@@ -11,32 +11,34 @@ from raftlab.trace.events import PERSIST, STARTED
 from raftlab.trace.rpcs import APPEND, VOTE
 
 OFFSET = (
-    "the log no longer begins at index 1, so len(log) is not an index any more, and an index of the paper is not a "
-    "place in the list: add or subtract the snapshot's last_included_index everywhere (§7)"
+    "the log no longer begins at index 1, so len(log) is not an index, and an index is not a position in the list: add "
+    "or subtract the snapshot's last_included_index everywhere (§7)"
 )
 
 
 def stopped_after_snapshot(analysis: TraceAnalysis, peer: str, since_ns: int) -> str:
-    """ "Until 1.204 s …": words about the snapshot, if that peer got on until it had one, and "" if not."""
-    kept = analysis.snapshot_of(peer)
-    if kept is None or kept.since_ns > since_ns:
+    """A sentence about its snapshot, if that peer had one by then, or ""."""
+    origin = analysis.snapshot_of(peer)
+    if origin is None or origin.since_ns > since_ns:
         return ""
-    return f"It has kept a snapshot instead of the beginning of its log since {at(kept.since_ns)} ({kept.how})."
+    return f"Since {at(origin.since_ns)} a snapshot has replaced the beginning of its log ({origin.how})."
 
 
 @diagnosis(310, rules=("starts-in-order", "honest-candidate"))
 def off_by_the_snapshot(analysis: TraceAnalysis) -> Finding | None:
-    """start() or a candidate gives an index that is too low by just what the snapshot has replaced."""
+    """start() or a candidate reports an index that is too low by the length of the snapshot."""
     if not isinstance(analysis.error, Failure) or analysis.error.peer is None:
         return None
     peer = analysis.error.peer
-    index, kept = analysis.snapshot_index(peer), analysis.snapshot_of(peer)
-    if not index or kept is None:
+    index, origin = analysis.snapshot_index(peer), analysis.snapshot_of(peer)
+    if not index or origin is None:
         return None
-    told = [event.detail for event in analysis.other.get(STARTED, ()) if event.node == peer and event.detail.is_leader]
-    shifted = len(told) > 1 and told[-1].term == told[-2].term and told[-1].index + index == told[-2].index + 1
+    started = [e.detail for e in analysis.other.get(STARTED, ()) if e.node == peer and e.detail.is_leader]
+    shifted = (
+        len(started) > 1 and started[-1].term == started[-2].term and started[-1].index + index == started[-2].index + 1
+    )
     if shifted:
-        facts = f"start() of peer {peer} gave index {told[-1].index} where {told[-2].index + 1} was due"
+        facts = f"start() on peer {peer} returned index {started[-1].index} instead of {started[-2].index + 1}"
     else:
         claims = [
             rpc for rpc in analysis.all_rpcs if rpc.method == VOTE and rpc.source == peer and rpc.args is not None
@@ -45,18 +47,17 @@ def off_by_the_snapshot(analysis: TraceAnalysis) -> Finding | None:
         if not claims or claims[-1].args.last_log_index + index != last:
             return None
         facts = (
-            f"Peer {peer} claims a last entry {claims[-1].args.last_log_index} where {last} is the last it has shown"
+            f"Peer {peer} claims last_log_index {claims[-1].args.last_log_index}, but its log goes up to entry {last}"
         )
     return Finding(
-        f"{facts}: {index} less, and {index} is where its snapshot ends, which it has had since {at(kept.since_ns)} "
-        f"({kept.how}).",
+        f"{facts}. The difference is {index}, the last index in its snapshot of {at(origin.since_ns)} ({origin.how}).",
         f"{OFFSET}.",
     )
 
 
 @diagnosis(320, rules=("saved-before-reply",))
-def taken_for_known_since_the_snapshot(analysis: TraceAnalysis) -> Finding | None:
-    """Every new entry was saved until it had a snapshot, and the first one behind it is acknowledged without a save."""
+def unsaved_after_the_snapshot(analysis: TraceAnalysis) -> Finding | None:
+    """It saved every new entry until it had a snapshot, and acknowledges the first one after it without a save."""
     if not isinstance(analysis.error, Failure) or analysis.error.rule != "saved-before-reply":
         return None
     peer = analysis.error.peer
@@ -76,13 +77,11 @@ def taken_for_known_since_the_snapshot(analysis: TraceAnalysis) -> Finding | Non
     request = unsaved[-1].request
     assert request is not None
     return Finding(
-        f"Until {at(saves[-1].at_ns)} peer {peer} saved what it was sent. Then it saved its snapshot, which ends with "
-        f"entry {analysis.snapshot_index(peer or '')}. The AppendEntries that ends with entry "
-        f"{request.last_index} came "
-        "after that, and it has acknowledged and not saved it.",
-        "it believes to have these entries already. What it has kept of its log behind the snapshot is too long: "
-        "shifted by one, or cut by an index from which last_included_index had been subtracted already, or not yet "
-        "(§7).",
+        f"Until {at(saves[-1].at_ns)} peer {peer} saved the entries that it received. Then it saved its snapshot, "
+        f"which ends with entry {analysis.snapshot_index(peer or '')}. After that it acknowledged an AppendEntries "
+        f"that ends with entry {request.last_index} without a save.",
+        "it assumes that it has these entries already. The log that it kept after the snapshot is too long: shifted by "
+        "one, or truncated at an index from which last_included_index was subtracted twice, or not at all (§7).",
     )
 
 
@@ -91,7 +90,7 @@ def _delivered(rpc: Rpc) -> int:
 
 
 def _last_indexes(analysis: TraceAnalysis, peer: str) -> Iterator[int]:
-    """The ends of that peer's log, as it has shown them: started, acknowledged, or sent as a leader."""
+    """The ends of that peer's log according to its messages: started, acknowledged, or sent as leader."""
     for event in analysis.other.get(STARTED, ()):
         if event.node == peer and event.detail.is_leader:
             yield event.detail.index

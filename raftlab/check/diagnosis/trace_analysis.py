@@ -1,8 +1,8 @@
-"""A trace put in order for whoever asks what went wrong: calls, campaigns, offices, and who could talk to whom.
+"""A trace prepared for diagnoses: calls, campaigns, votes, leaders, and which peers are connected.
 
-Promise: everything is read off the trace, so it holds for any peer; a message without Figure 2's fields is skipped.
-The stretch that counts is the one since the tester last changed anything (`calm_ns`), and nothing older is decoded
-unless a diagnosis asks for it. Times are virtual nanoseconds. Start at Story.__init__, then `campaigns`.
+Promise: everything follows from the trace, so it holds for any peer. A message without Figure 2's fields is skipped.
+Most of it is about the time since the last fault (`since_fault_ns`); nothing older is decoded unless a diagnosis needs
+it. Times are virtual nanoseconds. Start at TraceAnalysis.__init__, then `campaigns`.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from raftlab.trace.rpcs import INSTALL, RPCS, VOTE
 MS = 1_000_000
 S = 1_000_000_000
 
-# A test waits 10 s at most for one thing; what is older than this says little about why it waited in vain.
+# A test waits at most 10 s for one thing, so older events say little about the failure.
 _LONGEST_STRETCH_NS = 20 * S
 
 _NOT_DECODED = object()
 
 
 class Rpc(JoinedCall):
-    """One call, from its send to its end, as far as it got. Of a duplicated request, the copy that got there first."""
+    """One call, from its send to its end, as far as it got. Of a duplicated request, the copy that arrived first."""
 
     __slots__ = ("_answered", "_decoder", "_request", "answer")
 
@@ -58,7 +58,7 @@ class Rpc(JoinedCall):
         super().__init__(message, original, sent_ns)
         self._decoder = decoder
         self._request: Any = _NOT_DECODED
-        self._answered: tuple[Message | None, Any] = (None, None)  # whose reply was read, and what it says
+        self._answered: tuple[Message | None, Any] = (None, None)  # the answer that was decoded, and its reply
         self.answer: Message | None = None  # the copy that was answered first
 
     def take(self, event: Event) -> None:
@@ -88,20 +88,20 @@ class Rpc(JoinedCall):
 
     @property
     def answered(self) -> Any:
-        """What the receiver answered, whether that arrived or not."""
+        """What the receiver answered, whether it arrived or not."""
         if self._answered[0] is not self.answer:
             self._answered = (self.answer, None if self.answer is None else self._decoder.decode_reply(self.answer))
         return self._answered[1]
 
     @property
     def reply(self) -> Any:
-        """What the caller got."""
+        """The answer, if it arrived."""
         return self.answered if self.replied_ns is not None else None
 
 
 @dataclass
 class Campaign:
-    """One peer's try at one term."""
+    """The RequestVotes of one peer in one term."""
 
     peer: str
     term: int
@@ -110,7 +110,7 @@ class Campaign:
     requests: list[Rpc] = field(default_factory=list)
 
     def granted_by(self) -> dict[str, int]:
-        """The votes that arrived, and when; not counting its own."""
+        """The votes that arrived, and when; without its own."""
         arrived: dict[str, int] = {}
         for rpc in self.requests:
             reply = rpc.reply
@@ -128,7 +128,7 @@ class CastVote(NamedTuple):
 
 
 class SnapshotOrigin(NamedTuple):
-    """A snapshot in the place of the beginning of a log."""
+    """When and how a peer got its first snapshot."""
 
     since_ns: int
     how: str
@@ -145,19 +145,19 @@ class TraceAnalysis:
         self.quorum = self.servers // 2 + 1
         stops = [i for i, event in enumerate(self.events) if event.kind == STOP]
         if stops:
-            # The test was over, and its peers were told to stop: from here on silence is right.
+            # The test is over and stops its peers: from here on they need not act.
             self.events = self.events[: stops[0] + 1]
             end_ns = None
-        # A cluster that has fallen silent ends later than its trace.
+        # The run may end later than its last event.
         self.end_ns = max(self.events[-1].at_ns if self.events else 0, end_ns or 0)
         self._decoder = MessageDecoder()
-        # In the end: who is up; of those, who is plugged in and on the side of a cut where most are.
+        # At the end: the running peers, and the largest group of them that can communicate.
         self.up: set[str] = set()
         self.connected: set[str] = set()
         self.last_fault_ns = 0
         self.all_rpcs: list[Rpc] = []
-        self.own_calls: list[Event] = []  # sends of RPCs that are none of the paper's
-        self.other: dict[str, list[Event]] = {}  # what is not a message, by kind
+        self.own_calls: list[Event] = []  # sends of RPCs that are not from the paper
+        self.other: dict[str, list[Event]] = {}  # events other than messages, by kind
         self._take_in()
         self.since_fault_ns = max(self.last_fault_ns, self.end_ns - _LONGEST_STRETCH_NS)
         self.rpcs = self.since(self.since_fault_ns)
@@ -190,7 +190,7 @@ class TraceAnalysis:
 
     @cached_property
     def decodable(self) -> bool:
-        """Whether the peers speak in Figure 2's words; by the first call of each kind."""
+        """Whether the peers use Figure 2's fields, according to the first call of each kind."""
         first: dict[str, Rpc] = {}
         for rpc in self.all_rpcs:
             if rpc.answer is not None:
@@ -203,12 +203,12 @@ class TraceAnalysis:
 
     @cached_property
     def campaigns(self) -> list[Campaign]:
-        """Since the calm, by connected peers, in order."""
+        """Since the last fault, by connected peers, in order."""
         return self._campaigns_of(self.rpcs)
 
     @cached_property
     def all_campaigns(self) -> list[Campaign]:
-        """Of the whole run, by anyone."""
+        """In the whole run, by all peers."""
         return self._campaigns_of(self.all_rpcs)
 
     def _campaigns_of(self, rpcs: Iterable[Rpc]) -> list[Campaign]:
@@ -224,7 +224,7 @@ class TraceAnalysis:
 
     @cached_property
     def votes(self) -> list[CastVote]:
-        """Every vote cast in the whole run, in order. To campaign is to vote for oneself."""
+        """Every vote in the whole run, in order. A candidate votes for itself."""
         found = []
         for campaign in self.all_campaigns:
             found.append(CastVote(campaign.at_ns, campaign.peer, campaign.term, campaign.peer))
@@ -239,41 +239,41 @@ class TraceAnalysis:
 
     @cached_property
     def led(self) -> list[Rpc]:
-        """What leaders have sent since the calm: AppendEntries and InstallSnapshot."""
+        """What leaders have sent since the last fault: AppendEntries and InstallSnapshot."""
         return [rpc for rpc in self.rpcs if rpc.method != VOTE]
 
     @cached_property
     def leaderless_ns(self) -> int:
-        """Since when no connected peer has spoken as leader."""
+        """Since when no connected peer has sent anything as leader."""
         return max(self.led[-1].sent_ns if self.led else 0, self.since_fault_ns)
 
     @cached_property
     def learned_terms(self) -> dict[str, list[tuple[int, int, Rpc, str]]]:
-        """For each peer, each time since the calm that it learnt of a higher term: (time, term, call, how).
+        """For each peer, each higher term that it learned of since the last fault: (time, term, call, how).
 
-        How: "campaign" of its own, "request", "reply".
+        How: "campaign" (its own), "request" or "reply".
         """
-        learnt: list[tuple[int, str, int, Rpc, str]] = []
+        messages: list[tuple[int, str, int, Rpc, str]] = []
         for rpc in self.rpcs:
             args = rpc.args
             if args is None:
                 continue
             if rpc.method == VOTE:
-                learnt.append((rpc.sent_ns, rpc.source, args.term, rpc, "campaign"))
+                messages.append((rpc.sent_ns, rpc.source, args.term, rpc, "campaign"))
             if rpc.delivered_ns is not None:
-                learnt.append((rpc.delivered_ns, rpc.target, args.term, rpc, "request"))
+                messages.append((rpc.delivered_ns, rpc.target, args.term, rpc, "request"))
             if rpc.replied_ns is not None and (reply := rpc.reply) is not None:
-                learnt.append((rpc.replied_ns, rpc.source, reply.term, rpc, "reply"))
-        learnt.sort(key=lambda item: item[0])
-        told: dict[str, list[tuple[int, int, Rpc, str]]] = {}
-        for at_ns, peer, term, rpc, how in learnt:
-            known = told.setdefault(peer, [])
+                messages.append((rpc.replied_ns, rpc.source, reply.term, rpc, "reply"))
+        messages.sort(key=lambda item: item[0])
+        learned: dict[str, list[tuple[int, int, Rpc, str]]] = {}
+        for at_ns, peer, term, rpc, how in messages:
+            known = learned.setdefault(peer, [])
             if not known or term > known[-1][1]:
                 known.append((at_ns, term, rpc, how))
-        return told
+        return learned
 
     def term_at(self, peer: str, at_ns: int) -> int:
-        """The highest term that peer had learnt of by then, as far as the calm stretch shows."""
+        """The highest term that peer had learned of by then, since the last fault."""
         return max((term for when, term, _, _ in self.learned_terms.get(peer, ()) if when <= at_ns), default=0)
 
     def calls_between(self, source: str, target: str) -> list[Rpc]:
@@ -282,7 +282,7 @@ class TraceAnalysis:
     # ---- snapshots -------------------------------------------------------------------------------------------
 
     def snapshot_of(self, peer: str) -> SnapshotOrigin | None:
-        """Since when that peer has had its first snapshot, and from where."""
+        """When that peer got its first snapshot, and how."""
         found: list[SnapshotOrigin] = []
         for event in self.other.get(PERSIST, ()):
             if event.node == peer and len(event.detail.snapshot):
@@ -297,7 +297,7 @@ class TraceAnalysis:
         return min(found, default=None)
 
     def snapshot_index(self, peer: str) -> int:
-        """Where the latest snapshot on that peer's disk ends, 0 if it has none or not the service's."""
+        """The last index in the latest snapshot on that peer's disk; 0 if there is none, or not from the service."""
         for event in reversed(self.other.get(PERSIST, ())):
             if event.node == peer:
                 with suppress(labgob.DecodeError):
@@ -309,7 +309,7 @@ class TraceAnalysis:
 
     @cached_property
     def applied(self) -> dict[str, int]:
-        """How far each peer's service is, in its present incarnation."""
+        """How far each peer has applied, in its current incarnation."""
         applied: dict[str, int] = {}
         for event in sorted((*self.other.get(RESTORE, ()), *self.other.get(APPLY, ())), key=lambda event: event.at_ns):
             if event.kind == RESTORE:
@@ -321,7 +321,7 @@ class TraceAnalysis:
 
     @cached_property
     def progress_ns(self) -> int:
-        """When anybody last applied something that nobody had applied before; not before the calm."""
+        """When an index was last applied for the first time, but not before the last fault."""
         highest, at_ns = 0, 0
         for event in self.other.get(APPLY, ()):
             message = event.detail
@@ -331,7 +331,7 @@ class TraceAnalysis:
         return max(at_ns, self.since_fault_ns)
 
 
-# ---- words ---------------------------------------------------------------------------------------------------
+# ---- text ----------------------------------------------------------------------------------------------------
 
 
 def at(ns: int) -> str:

@@ -1,4 +1,4 @@
-"""Why votes are asked for, given or counted wrongly, where a rule or a test has shown that they are (§5.2)."""
+"""Why votes are requested, granted or counted incorrectly (§5.2)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from raftlab.check.failure import Failure
 from raftlab.trace.events import STARTED
 from raftlab.trace.rpcs import VOTE
 
-# So long after an answer a peer may begin to lead because of it: some look at answers in a loop.
+# A peer may begin to lead this long after the answer that elects it: some poll for answers.
 _SOON_NS = 50 * MS
 
 
@@ -17,12 +17,12 @@ def _reported_peer(analysis: TraceAnalysis, rule: str) -> str | None:
     return error.peer if isinstance(error, Failure) and error.rule == rule else None
 
 
-# ---- asking -------------------------------------------------------------------------------------------------
+# ---- requesting ---------------------------------------------------------------------------------------------
 
 
 @diagnosis(190, alone=True)
-def asks_one_for_all(analysis: TraceAnalysis) -> Finding | None:
-    """A candidate sends as many RequestVotes as there are others, and all of them to the same one."""
+def all_requests_to_one_peer(analysis: TraceAnalysis) -> Finding | None:
+    """A candidate sends as many RequestVotes as there are other peers, but all of them to the same peer."""
     campaigns = [campaign for campaign in analysis.campaigns if campaign.at_ns > analysis.leaderless_ns]
     found: list[tuple[Campaign, list[Rpc]]] = []
     for campaign in campaigns:
@@ -35,19 +35,19 @@ def asks_one_for_all(analysis: TraceAnalysis) -> Finding | None:
     target = at_once[0].target
     return Finding(
         f"At {at(campaign.at_ns)} peer {campaign.peer} sent {len(at_once)} RequestVotes of term {campaign.term}, all "
-        f"of them to peer {target}{' itself' if target == campaign.peer else ''}, and none to anybody else.",
-        "a function made in a loop (a lambda, or one that a thread runs) looks at the loop's variable only when it "
-        "runs, and by then that has its last value. Give the value to it when it is made: args=(peer,), or "
+        f"of them to peer {target}{' itself' if target == campaign.peer else ''}.",
+        "a function defined in a loop (a lambda, or a thread's target) reads the loop variable only when it runs, and "
+        "by then the variable has its last value. Pass the value when the function is created: args=(peer,), or "
         "lambda peer=peer: ... .",
     )
 
 
-# ---- giving -------------------------------------------------------------------------------------------------
+# ---- granting -----------------------------------------------------------------------------------------------
 
 
 @diagnosis(150, rules=("one-vote",))
-def zero_taken_for_nobody(analysis: TraceAnalysis) -> Finding | None:
-    """Two votes, the first of them for peer 0. Where votes for others are kept, it is the 0 that is not."""
+def vote_for_peer_0_forgotten(analysis: TraceAnalysis) -> Finding | None:
+    """Two votes, the first of them for peer 0. If votes for other peers are remembered, the 0 is the problem."""
     voter = _reported_peer(analysis, "one-vote")
     own = [vote for vote in analysis.votes if vote.voter == voter]
     twice = [
@@ -61,34 +61,34 @@ def zero_taken_for_nobody(analysis: TraceAnalysis) -> Finding | None:
     first, second = twice[-1]
     if first.candidate != "0" or analysis.restarts_between(first.voter, first.at_ns, second.at_ns):
         return None
-    facts = f"Peer {first.voter}'s first vote in term {first.term} was for peer 0, and did not keep it from the second."
+    facts = f"Peer {first.voter}'s first vote in term {first.term} was for peer 0, and it voted again nevertheless."
     zero = (
-        "0 is the number of a peer, and in Python it counts as false: write `voted_for is None`, not `not voted_for`, "
-        "and let no number that a peer has stand for nobody (§5.2)."
+        "0 is the number of a peer, and Python treats it as false: write `voted_for is None`, not `not voted_for`, and "
+        'do not use the number of a peer for "no vote" (§5.2).'
     )
     if first.voter == first.candidate:
-        likely = "voted_for is not set, to its own number, when it campaigns; or it is, and 0 is taken for nobody."
+        likely = "voted_for is not set to its own number when it campaigns; or it is, and 0 is treated as no vote."
         return Finding(facts, f"{likely} {zero}")
     refusal = _refusal_after_another_vote(analysis)
     if refusal is None:
         return Finding(
-            facts, f"voted_for is not looked at before a vote is given; or it is, and 0 is taken for nobody. {zero}"
+            facts, f"voted_for is not checked before a vote is granted; or it is, and 0 is treated as no vote. {zero}"
         )
     before, rpc = refusal
     return Finding(
-        f"{facts} Votes for others do: peer {before.voter} had voted for peer {before.candidate} in term "
-        f"{before.term}, and refused peer {rpc.source} at {at(rpc.answered_ns or 0)}.",
-        f"0 is taken for nobody. {zero}",
+        f"{facts} Votes for other peers are remembered: peer {before.voter} had voted for peer {before.candidate} in "
+        f"term {before.term}, and denied its vote to peer {rpc.source} at {at(rpc.answered_ns or 0)}.",
+        f"0 is treated as no vote. {zero}",
     )
 
 
 def _refusal_after_another_vote(analysis: TraceAnalysis) -> tuple[CastVote, Rpc] | None:
-    """A no that only a vote for somebody other than peer 0 explains: that vote, and the request.
+    """A denied vote that only an earlier vote for a peer other than 0 explains: that vote, and the request.
 
-    A candidate's vote for itself is no example: it may refuse others for being a candidate.
+    A candidate's vote for itself is not an example: it may deny others because it is a candidate.
     """
     for campaign in analysis.all_campaigns:
-        # Where logs are all empty, none of them is a reason.
+        # While all logs are empty, they are not the reason.
         if any(e.detail.is_leader and e.at_ns < campaign.at_ns for e in analysis.other.get(STARTED, ())):
             break
         for rpc in campaign.requests:
@@ -100,7 +100,7 @@ def _refusal_after_another_vote(analysis: TraceAnalysis) -> tuple[CastVote, Rpc]
                 for vote in analysis.votes
                 if (vote.voter, vote.term) == (rpc.target, campaign.term) and vote.at_ns < (rpc.answered_ns or 0)
             ]
-            # Of two votes nobody knows which one was kept.
+            # With two votes, it is unknown which one was remembered.
             if len({vote.candidate for vote in votes}) == 1:
                 vote = votes[0]
                 if vote.candidate not in ("0", rpc.source, vote.voter):
@@ -112,8 +112,8 @@ def _refusal_after_another_vote(analysis: TraceAnalysis) -> tuple[CastVote, Rpc]
 
 
 @diagnosis(170, rules=("earned-leadership",), alone=True)
-def no_counted_as_a_vote(analysis: TraceAnalysis) -> Finding | None:
-    """With the refusals, the answers are a majority, and the last of them has just come in."""
+def denials_counted_as_votes(analysis: TraceAnalysis) -> Finding | None:
+    """Only with the denials are the answers a majority, and the last of them has just arrived."""
     found = _unearned(analysis)
     if found is None:
         return None
@@ -133,15 +133,15 @@ def no_counted_as_a_vote(analysis: TraceAnalysis) -> Finding | None:
         return None
     refusal = max(refused, key=lambda peer: refused[peer])
     return Finding(
-        f"Peer {leader} asked for votes in term {campaign.term}, and {peers(refused)} refused. The no of peer "
-        f"{refusal} came in at {at(refused[refusal])}; at {at(began_ns)} peer {leader} began to lead.",
-        "answers are counted, whatever they say. Count those with vote_granted alone (§5.2).",
+        f"Peer {leader} requested votes in term {campaign.term}, and {peers(refused)} denied them. The denial of peer "
+        f"{refusal} arrived at {at(refused[refusal])}; at {at(began_ns)} peer {leader} began to lead.",
+        "all answers are counted. Count only those with vote_granted (§5.2).",
     )
 
 
 @diagnosis(160, rules=("earned-leadership",), alone=True)
 def one_vote_counted_twice(analysis: TraceAnalysis) -> Finding | None:
-    """Somebody that was asked more than once has said yes each time, and only all these answers are enough."""
+    """A peer that was asked more than once granted its vote each time, and only all these answers are enough."""
     found = _unearned(analysis)
     if found is None:
         return None
@@ -161,15 +161,15 @@ def one_vote_counted_twice(analysis: TraceAnalysis) -> Finding | None:
     again = max(voters, key=voters.count)
     last_ns = max(at_ns for at_ns, voter in grants if voter == again)
     return Finding(
-        f"Peer {leader} asked peer {again} for its vote of term {campaign.term} more than once, and got it "
-        f"{times(voters.count(again))}, at last at {at(last_ns)}. At {at(began_ns)} peer {leader} began to lead.",
-        "a vote is counted whenever an answer comes in. Note who has voted, in a set, and count these (§5.2).",
+        f"Peer {leader} asked peer {again} for its vote in term {campaign.term} more than once, and received it "
+        f"{times(voters.count(again))}, last at {at(last_ns)}. At {at(began_ns)} peer {leader} began to lead.",
+        "every answer counts as a vote. Keep the voters in a set, and count its members (§5.2).",
     )
 
 
 @diagnosis(180, rules=("earned-leadership",))
 def earlier_votes_counted(analysis: TraceAnalysis) -> Finding | None:
-    """Votes that it was given in an earlier term make up for those that it lacks in this one."""
+    """Votes of an earlier term make up for the missing ones of this term."""
     found = _unearned(analysis)
     if found is None:
         return None
@@ -189,30 +189,30 @@ def earlier_votes_counted(analysis: TraceAnalysis) -> Finding | None:
     missing = sorted(set(earlier) - now)
     if len(now) + len(missing) + 1 < analysis.quorum:
         return None
-    in_this_term = f"{peers(now)} alone" if now else "nobody else"
+    in_this_term = f"only {peers(now)}" if now else "no other peer"
     given = ", ".join(
-        f"peer {peer} in term {earlier[peer].args.term} (its answer came in at {at(earlier[peer].replied_ns or 0)})"
+        f"peer {peer} in term {earlier[peer].args.term} (its answer arrived at {at(earlier[peer].replied_ns or 0)})"
         for peer in missing
     )
-    facts = f"In term {term} {in_this_term} has voted for peer {leader}. In earlier terms others had: {given}."
+    facts = f"In term {term} {in_this_term} voted for peer {leader}. In earlier terms others did: {given}."
     late = [peer for peer in missing if campaign is not None and (earlier[peer].replied_ns or 0) >= campaign.at_ns]
     if late and len(now) + len(late) + 1 >= analysis.quorum:
         return Finding(
             facts,
-            "an answer to a request of an earlier term is counted. Compare the term of the request with current_term "
-            "when its reply comes in, and drop it if they differ (§5.2).",
+            "it counts a reply to a request of an earlier term. When a reply arrives, compare the term of its request "
+            "with current_term, and drop the reply if they differ (§5.2).",
         )
     return Finding(
         facts,
-        "votes of an earlier campaign are still there when the next one begins. Make a new, empty set of them whenever "
-        "a campaign begins; a default argument (votes={}) is made only once, for all calls (§5.2).",
+        "the votes of an earlier campaign are still counted in the next one. Create a new, empty set of votes for "
+        "every campaign; a default argument (votes={}) is created only once, for all calls (§5.2).",
     )
 
 
 def _unearned(analysis: TraceAnalysis) -> tuple[str, int, Campaign | None] | None:
-    """Who leads without a majority, since when, and its campaign if anybody has seen it.
+    """The leader without a majority, since when it leads, and its campaign if there are messages of it.
 
-    Only if it came to that term by itself: whoever was told of the term may have kept an earlier office.
+    Only if it began that term itself: otherwise it may have continued to lead after it learned of the term.
     """
     leader = _reported_peer(analysis, "earned-leadership")
     if leader is None:
@@ -231,5 +231,5 @@ def _unearned(analysis: TraceAnalysis) -> tuple[str, int, Campaign | None] | Non
 
 
 def _last_sent(analysis: TraceAnalysis, leader: str) -> Rpc:
-    """What gave it away: the run ends there."""
+    """Its last message as leader: the run ends there."""
     return next(rpc for rpc in reversed(analysis.all_rpcs) if rpc.source == leader and rpc.method != VOTE)

@@ -1,14 +1,14 @@
-"""Could these operations have happened one after the other? A checker for histories of get, put and append.
+"""Checks whether histories of get, put and append are linearizable.
 
-A history is linearizable if its operations can be put in one order, each somewhere between its call and its return,
-so that every get returns what the operations before it have made of its key (Herlihy and Wing). Each key is judged by
-itself, because a history is linearizable if and only if each of its keys is.
+A history is linearizable if its operations have an order in which each takes effect between its call and its return,
+and every get returns the value that the earlier operations leave (Herlihy and Wing). Keys are checked separately,
+because a history is linearizable if and only if the history of each key is.
 
-Where all written values differ, the gets tell who wrote what they read, and `by_value.py` decides in one pass. Where
-they do not, `search.py` tries orders, after Wing and Gong with Lowe's memory of what was tried, as Porcupine does.
+If all written values differ, each get shows which writes it read, and `by_value.py` decides in one pass. Otherwise
+`search.py` tries orders: Wing and Gong's algorithm with Lowe's cache, as in Porcupine.
 
-Promise: OK and VIOLATION are exact, and one history has one verdict, on any machine. UNKNOWN comes only from a search
-that has used up its steps. Not promised: that a violation's operations are the fewest; they are few.
+Promise: OK and VIOLATION are exact, and a history has the same result on any machine. UNKNOWN comes only from a search
+that has used up its steps. Not promised: that a violation has as few operations as possible.
 
 Start at `check()`.
 """

@@ -1,16 +1,16 @@
-"""One pass, where every written value tells who wrote it: no search, and exact.
+"""Checks a history in one pass, without search, if every written value identifies its write.
 
-A get's value then decodes into the put it began with and the appends since, in their order. So all that was seen of
-one put is a **block**: the put, the appends behind it that somebody saw, and the gets. Nothing can come between two
-operations of a block, because a get would have shown it; at the end of it, appends that nobody saw may follow, and
-each of these is a block of its own, as is a put that nobody saw.
+Then a get's value decodes into a put and the appends after it, in order. So everything that was read of one put is a
+**block**: the put, the appends after it that were read, and the gets. No other write can come between two operations
+of a block, because a get would show it. After a block, appends that were never read may follow; each of these is a
+block by itself, as is a put that was never read.
 
 A history is linearizable if and only if
 
-- inside each block nothing is against the clock, and
-- of no two blocks each must come before the other. A must come before B if some operation of A had returned before
-  some operation of B was called. If blocks must go round in a circle, then two of them do: take the one whose first
-  return is the earliest of all.
+- the operations inside each block are in the order of the clock, and
+- no two blocks must each come before the other. A must come before B if some operation of A had returned before
+  some operation of B was called. If there is a longer cycle of blocks, two of them also form one: take the block whose
+  first return is the earliest of all.
 
 For puts and gets alone these are the zones of Gibbons and Korach ("Testing Shared Memories", 1997). Start at `check()`.
 """
@@ -29,7 +29,7 @@ _BEFORE_ALL = -1
 
 
 def can_tell(operations: Sequence[ClientOperation]) -> bool:
-    """Whether each value decodes in one way: no two writes alike, and with appends, none that begins with another."""
+    """Whether each value decodes in one way: no two written values are equal or, with appends, begin with another."""
     values = sorted(operation.value for operation in operations if operation.kind is not OperationKind.GET)
     if values and not values[0]:
         return False
@@ -41,11 +41,11 @@ def can_tell(operations: Sequence[ClientOperation]) -> bool:
 def check(key: str, operations: Sequence[ClientOperation]) -> HistoryViolation | None:
     """The operations of one key, of which can_tell() holds."""
     try:
-        _Blocks(key, operations).judge()
+        _Blocks(key, operations).check()
     except _Contradiction as found:
-        # One operation may have several parts in a contradiction.
-        told = sorted(dict.fromkeys(found.operations), key=lambda operation: operation.called)
-        return HistoryViolation(key, found.text, told, found.anomaly)
+        # An operation may occur several times.
+        operations = sorted(dict.fromkeys(found.operations), key=lambda operation: operation.called)
+        return HistoryViolation(key, found.text, operations, found.anomaly)
     return None
 
 
@@ -58,8 +58,8 @@ class _Contradiction(Exception):
 
 @dataclass(slots=True)
 class _Block:
-    """`writes` in their order, the first a put (in the first block of all, maybe an append); gets by how many of these
-    they saw. In that first block, gets of 0 writes saw the key without a value."""
+    """`writes` in their order, the first one a put (in the very first block, maybe an append); gets by the number of
+    writes that they read. In the very first block, gets of 0 writes read no value."""
 
     writes: list[ClientOperation]
     gets: dict[int, list[ClientOperation]] = field(default_factory=dict)
@@ -80,9 +80,9 @@ class _Blocks:
         }
         self._appends = any(operation.kind is OperationKind.APPEND for operation in self._writes.values())
         self._lengths = sorted({len(value) for value in self._writes})
-        self._block_of: dict[ClientOperation, _Block] = {}  # of the writes that were seen
+        self._block_of: dict[ClientOperation, _Block] = {}  # of the writes that were read
 
-    def judge(self) -> None:
+    def check(self) -> None:
         blocks = self._blocks()
         for block in blocks:
             _check_inside(block)
@@ -93,14 +93,14 @@ class _Blocks:
     # ---- who wrote what was read ---------------------------------------------------------------------------------
 
     def _blocks(self) -> list[_Block]:
-        """All that somebody saw."""
+        """The blocks of all writes that were read."""
         groups: dict[ClientOperation | None, list[ClientOperation]] = {}
         for get in self._gets:
             groups.setdefault(self._begins_with(get), []).append(get)
         return [self._block(base, gets) for base, gets in groups.items()]
 
     def _begins_with(self, get: ClientOperation) -> ClientOperation | None:
-        """The put whose value it begins with; None where no put was before."""
+        """The put whose value it begins with; None if there was no put before."""
         if not get.value:
             return None
         write = self._write_at(get, 0)
@@ -117,7 +117,7 @@ class _Blocks:
                 write = self._writes.get(value[place : place + length])
                 if write is not None:
                     return write
-        raise _Contradiction(Anomaly.UNKNOWN_VALUE, f"{did(get)}, and nobody wrote {short(value[place:])}", get)
+        raise _Contradiction(Anomaly.UNKNOWN_VALUE, f"{did(get)}, but no operation wrote {short(value[place:])}", get)
 
     def _block(self, base: ClientOperation | None, gets: list[ClientOperation]) -> _Block:
         longest = max(gets, key=lambda get: len(get.value))
@@ -128,8 +128,8 @@ class _Blocks:
                 seen = _saw(other, write)
                 raise _Contradiction(
                     Anomaly.TWICE,
-                    f"{by(write)} took effect twice: it is in what {seen.client} read and, behind another put, in what "
-                    f"{longest.client} read",
+                    f"{by(write)} took effect twice: {seen.client} read it and, after another put, {longest.client} "
+                    "read it",
                     *(write, seen, longest),
                 )
         places, place = {0: 0}, 0
@@ -152,7 +152,7 @@ class _Blocks:
                     Anomaly.TWICE, f"{by(write)} took effect twice: {get.client} read it at two places", write, get
                 )
             if place and write.kind is OperationKind.PUT:
-                text = f"{by(write)} must replace what was there, but {did(get)}"
+                text = f"{by(write)} must replace the old value, but {did(get)}"
                 raise _Contradiction(Anomaly.UNKNOWN_VALUE, text, write, get)
             writes[write] = None
             place += len(write.value)
@@ -163,14 +163,14 @@ class _Blocks:
             if one is not other:
                 raise _Contradiction(
                     Anomaly.ORDER,
-                    f"{did(get)}, and {did(longest)}: each of these appends comes right behind the same value",
+                    f"{did(get)}, and {did(longest)}: different appends come right after the same value",
                     *(one, other, get, longest),
                 )
         raise AssertionError("one value decodes in one way")
 
 
 def _saw(block: _Block, write: ClientOperation) -> ClientOperation:
-    """Some get of the block that saw that write."""
+    """A get of the block that read that write."""
     enough = block.writes.index(write) + 1
     return next(get for count, gets in block.gets.items() if count >= enough for get in gets)
 
@@ -179,8 +179,8 @@ def _saw(block: _Block, write: ClientOperation) -> ClientOperation:
 
 
 def _check_inside(block: _Block) -> None:
-    """Nothing returned before something was called that the values put before it."""
-    latest: ClientOperation | None = None  # of all that come before: who was called last
+    """No operation returned before the call of one that, by the values, comes before it."""
+    latest: ClientOperation | None = None  # of all that come before: the one that was called last
 
     def follows(operation: ClientOperation) -> None:
         if latest is not None and operation.returned < latest.called:
@@ -198,18 +198,16 @@ def _check_inside(block: _Block) -> None:
 
 
 def _backwards(before: ClientOperation, after: ClientOperation, block: _Block) -> _Contradiction:
-    """`before` must come before `after`, by what was read, and was called when `after` had returned."""
+    """`before` comes before `after`, by the values that were read, but was called when `after` had returned."""
     gets = (before.kind is OperationKind.GET, after.kind is OperationKind.GET)
     if gets == (False, True):
-        return _Contradiction(
-            Anomaly.UNKNOWN_VALUE, f"{did(after)}, before {by(before)} was even called", before, after
-        )
+        return _Contradiction(Anomaly.UNKNOWN_VALUE, f"{did(after)} before {by(before)} was called", before, after)
     if gets == (True, False):
         seen = _saw(block, after)
-        text = f"{did(before)}, although {by(after)} had returned before that get was called; {did(seen)} in the end"
+        text = f"{did(before)}, although {by(after)} had returned before that get was called; later {did(seen)}"
         return _Contradiction(Anomaly.STALE, text, after, before, seen)
     if gets == (True, True):
-        text = f"{did(after)}, and then a get that was called later went back: {did(before)}"
+        text = f"{did(after)}, and a get that was called later returned an older value: {did(before)}"
         return _Contradiction(Anomaly.STALE, text, after, before)
     seen = _saw(block, after)
     text = f"{by(after)} had returned before {by(before)} was called, but {did(seen)}"
@@ -217,10 +215,10 @@ def _backwards(before: ClientOperation, after: ClientOperation, block: _Block) -
 
 
 def _check_between(blocks: list[_Block]) -> None:
-    """Of no two blocks each must come before the other.
+    """No two blocks must each come before the other.
 
-    Between its first return and its last call (`zone`) a block cannot make room for another. So two such zones must
-    not overlap, and no block can be all inside one.
+    Between its first return and its last call (`zone`) a block leaves no room for another. So two zones must not
+    overlap, and no block may lie inside a zone.
     """
     zones: list[tuple[int, int, _Block]] = []
     others: list[tuple[int, int, _Block]] = []
@@ -243,7 +241,7 @@ def _check_between(blocks: list[_Block]) -> None:
 
 
 def _crossed(whole: _Block, other: _Block) -> _Contradiction:
-    """`other` must come after some of `whole` and before some of it, and `whole` stays together."""
+    """`other` must come after a part of `whole` and before another part, but `whole` cannot be split."""
     last = max(whole.members(), key=_called)
     early = min(other.members(), key=_returned)
     involved = [*other.writes[:1], early, last]
@@ -253,7 +251,7 @@ def _crossed(whole: _Block, other: _Block) -> _Contradiction:
             return _Contradiction(Anomaly.STALE, text, *involved)
         return _Contradiction(
             Anomaly.LOST,
-            f"{did(_shows(whole, last))}, so no put came before it, although {_known(early)} before {_called_by(last)}",
+            f"{did(_shows(whole, last))}: no put came before, although {_known(early)} before {_called_by(last)}",
             *whole.writes[:1],
             _shows(whole, last),
             *involved,
@@ -268,7 +266,7 @@ def _crossed(whole: _Block, other: _Block) -> _Contradiction:
         text = f"{_known(early)}, but what it wrote is lost: {did(shown)}"
         return _Contradiction(Anomaly.LOST, text, *involved, shown)
     if last.kind is OperationKind.GET:
-        text = f"{did(last)}, but {by(other.writes[0])} had replaced that: {_known(early)} before that get was called"
+        text = f"{did(last)}, but {by(other.writes[0])} had replaced it: {_known(early)} before that get was called"
         return _Contradiction(Anomaly.STALE, text, *involved)
     shown = _shows(whole, last)
     text = (
@@ -279,7 +277,7 @@ def _crossed(whole: _Block, other: _Block) -> _Contradiction:
 
 
 def _shows(block: _Block, operation: ClientOperation) -> ClientOperation:
-    """A get that tells where that operation stands: itself, or one that saw it."""
+    """A get that shows the position of that operation: itself, or one that read it."""
     return operation if operation.kind is OperationKind.GET else _saw(block, operation)
 
 

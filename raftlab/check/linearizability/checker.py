@@ -1,4 +1,4 @@
-"""The verdict on a whole history: key by key, the quick way where it will do, else by search."""
+"""Checks a whole history, key by key: by value if possible, else by search."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import NamedTuple
 from raftlab.check.linearizability import by_value, search
 from raftlab.check.linearizability.history import CheckResult, ClientOperation, HistoryViolation, OperationKind
 
-# That the searches for one history may take, all keys together. A step is one operation tried at one place: some
-# microseconds. Counted and not timed, so that one history has one verdict.
+# The limit for the searches of one history, all keys together. A step tries one operation at one position and takes
+# some microseconds. Steps are counted, not timed, so that a history always has the same result.
 STEPS = 1_000_000
 
 
@@ -26,7 +26,7 @@ def check(
     """The first violation, by key; else UNKNOWN if for some key the search gave up. `alive`: see search.check()."""
     by_key: dict[str, list[ClientOperation]] = {}
     for operation in operations:
-        # A get that has not returned has told nobody anything.
+        # A get that has not returned does not matter.
         if operation.kind is not OperationKind.GET or not operation.pending:
             by_key.setdefault(operation.key, []).append(operation)
     gave_up: str | None = None

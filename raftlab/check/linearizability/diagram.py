@@ -1,6 +1,6 @@
-"""Operations on a time line, for a terminal: a row each, from call to return, one column for each call or return.
+"""Draws operations on a time line for a terminal: a row each, from call to return, a column for each call or return.
 
-The columns are equally far apart: what matters is which came first. The times stand below.
+The columns are equidistant, because only their order matters. The times are below.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _VALUE = 28
 
 
 def draw(operations: Sequence[ClientOperation]) -> list[str]:
-    """A line for each, the first call first, and the clock below."""
+    """A line for each operation, by call, and the times below."""
     rows = sorted(operations, key=lambda operation: operation.called)
     moments: dict[int, float] = {}
     for operation in rows:
@@ -38,7 +38,7 @@ def draw(operations: Sequence[ClientOperation]) -> list[str]:
 
 
 def _clock(marks: dict[int, float], indent: int) -> list[str]:
-    """The times of the columns, as many as there is room for: always the first."""
+    """The times of the columns, as many as there is room for, beginning with the first."""
     line = ""
     for column, at_s in marks.items():
         if not line or len(line) + 2 <= column:

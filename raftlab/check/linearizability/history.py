@@ -1,7 +1,6 @@
-"""What clients asked for and what they were told: the operations of a run, in the order in which they began.
+"""A history: the operations of all clients and their results, in the order in which they began.
 
-Time here is a count of beginnings and endings, in the order in which they happened, so no two are at once. The clock's
-time is kept for readers alone.
+Its time is a count of calls and returns, so no two of them are equal. Clock times are only for display.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-NEVER = 1 << 62  # when an operation returned that has not
+NEVER = 1 << 62  # the return of an operation that has not returned
 
 
 class OperationKind(StrEnum):
@@ -27,14 +26,14 @@ class CheckResult(StrEnum):
 
 @dataclass(slots=True, eq=False)
 class ClientOperation:
-    """One call of a client. `value` is what was written, or what a get has returned."""
+    """One call of a client. `value` is what was written, or what a get returned."""
 
     client: str
     kind: OperationKind
     key: str
     value: str
     called: int
-    returned: int = NEVER  # NEVER: nobody knows whether it has happened, or will
+    returned: int = NEVER  # NEVER: it may have taken effect, or may do so later
     called_s: float = 0.0
     returned_s: float = 0.0
 
@@ -44,19 +43,19 @@ class ClientOperation:
 
 
 class Anomaly(StrEnum):
-    """What kind of violation it is, where that can be told."""
+    """The kind of a violation, if known."""
 
-    STALE = "stale"  # an old value was read when a newer one was there
-    LOST = "lost"  # a write that had returned is not in what was read later
+    STALE = "stale"  # a read returned an old value when a newer one had been written
+    LOST = "lost"  # a write had returned, and a later read does not contain it
     TWICE = "twice"  # a write took effect twice
-    ORDER = "order"  # writes are in an order that no other reader, or the clock, can agree with
-    UNKNOWN_VALUE = "unknown value"  # nobody wrote what was read, or not yet, or not so
+    ORDER = "order"  # two reads, or a read and the clock, disagree on the order of writes
+    UNKNOWN_VALUE = "unknown value"  # a read returned a value that was not written, or not yet
     OTHER = "other"
 
 
 @dataclass(frozen=True)
 class HistoryViolation:
-    """Operations of one key that cannot be ordered, and in a sentence why not."""
+    """Operations of one key that no order explains, and why in a sentence."""
 
     key: str
     text: str
@@ -66,7 +65,7 @@ class HistoryViolation:
 
 @dataclass
 class History:
-    """Takes down what clients do. `now` tells the time, for readers."""
+    """Records what clients do. `now` returns the clock time, for display."""
 
     now: Callable[[], float] = field(default=lambda: 0.0)
     operations: list[ClientOperation] = field(default_factory=list)

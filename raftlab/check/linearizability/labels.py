@@ -1,4 +1,4 @@
-"""Operations in a sentence. Values of appends grow long, and what differs is at their end."""
+"""Operations as text. Long values are cut at the beginning, because values of appends differ at the end."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ def call(operation: ClientOperation, width: int = _WIDTH) -> str:
 
 
 def by(operation: ClientOperation) -> str:
-    """ "append('x', 'b') of client 1": what was called, and by whom."""
+    """ "append('x', 'b') by client 1": the call and the client."""
     if operation.kind is OperationKind.GET:
-        return f"a get of {operation.client}"
-    return f"{call(operation)} of {operation.client}"
+        return f"a get by {operation.client}"
+    return f"{call(operation)} by {operation.client}"
 
 
 def did(operation: ClientOperation) -> str:
-    """What it has done, as a clause; of a get, what it returned."""
+    """What the client did, as a clause; of a get, what it read."""
     if operation.kind is OperationKind.GET:
-        told = "nothing" if not operation.value else short(operation.value)
-        return f"{operation.client} read {told} for {operation.key!r}"
-    return f"{operation.client} did {call(operation)}"
+        value = "nothing" if not operation.value else short(operation.value)
+        return f"{operation.client} read {value} for {operation.key!r}"
+    return f"{operation.client} called {call(operation)}"

@@ -1,9 +1,8 @@
-"""Trying orders, for histories in which equal values were written: Wing and Gong's search with Lowe's memory.
+"""Searches for an order of histories in which equal values were written: Wing and Gong's search with Lowe's cache.
 
-One operation after the other is put in place: any whose turn it can be, that is, which was called before the first
-return of those that are left. A set of operations that are placed and the value that they leave are never tried twice.
-A get whose value fits is placed at once, because it changes nothing, so only writes are ever a choice. A write that
-has not returned may be placed or left out.
+The search places one operation after the other: any that was called before the first return of those that are left. A
+set of placed operations with the value that they leave is never tried twice. A get whose value fits is placed at once,
+because it changes nothing, so only writes are a choice. A write that has not returned may be placed or left out.
 
 Values are known by their length and a number (their bytes modulo a prime of 127 bits), so that an append costs the
 same however long the value has become.
@@ -20,7 +19,7 @@ from raftlab.check.linearizability.history import NEVER, CheckResult, ClientOper
 from raftlab.check.linearizability.labels import did
 
 _PRIME = (1 << 127) - 309
-_EXPLAIN_STEPS = 20_000  # for each try at leaving something out of a violation,
+_EXPLAIN_STEPS = 20_000  # for each attempt to leave an operation out of a violation,
 _EXPLAIN_STEPS_MAX = 300_000  # and for all of them
 _ALIVE_STEPS = 10_000
 
@@ -37,7 +36,7 @@ class SearchResult(NamedTuple):
 def check(
     key: str, operations: Sequence[ClientOperation], *, steps: int, alive: Callable[[], None] = lambda: None
 ) -> SearchResult:
-    """The operations of one key. `alive` is called now and then, for whoever would think that nothing moves."""
+    """The operations of one key. `alive` is called from time to time, for a watchdog."""
     search = _Search(operations, steps, alive)
     result = search.run()
     violation = None
@@ -72,13 +71,13 @@ class _Step:
 
 
 class _Search:
-    """What is placed: all operations before `base`, and of those from it on the bits of `mask`, counted from it."""
+    """All operations before `base` are placed, and those from it on whose bit in `mask` is set."""
 
     def __init__(self, operations: Sequence[ClientOperation], steps: int, alive: Callable[[], None]) -> None:
         ordered = sorted(operations, key=lambda operation: operation.called)
         certain = [operation for operation in ordered if not operation.pending]
         self._all = [_Step(operation, 0) for operation in certain]
-        # Apart from the others: one that never returns would keep `base` where it is for ever.
+        # Separate from the others: an operation that never returns would prevent `base` from advancing.
         self._open = [
             _Step(operation, place)
             for place, operation in enumerate(operation for operation in ordered if operation.pending)
@@ -135,7 +134,7 @@ class _Search:
         return base, mask, opened, value
 
     def _placed_gets(self, base: int, mask: int, value: _Value) -> tuple[int, int, _Value]:
-        """Place every get whose turn it can be and which fits, and move `base` on."""
+        """Place every get that may be next and whose value fits, and advance `base`."""
         until = NEVER
         placed = True
         while placed:
@@ -154,7 +153,7 @@ class _Search:
         return base, mask, value
 
     def _left(self, base: int, mask: int) -> Iterator[tuple[int, _Step]]:
-        """Those that are not placed, in the order of their calls, and their places from base on."""
+        """The operations that are not placed, in the order of their calls, and their positions from base on."""
         steps = self._all
         for place in range(len(steps) - base):
             if not mask >> place & 1:
@@ -165,10 +164,10 @@ class _Search:
 
 
 class _Explainer:
-    """As few operations as some tries can make them: gets left out, and writes that might as well not have returned.
+    """Reduces a violation to few operations: leaves out gets, and treats writes as if they had not returned.
 
-    If the history is wrong without a get, it is wrong; and if it is wrong even where a write may or may not have
-    happened, that write's return is not what makes it so.
+    A get that the violation does not need can go. A write that may or may not have happened, without ending the
+    violation, is not part of it.
     """
 
     def __init__(self, key: str, operations: Sequence[ClientOperation], alive: Callable[[], None]) -> None:
@@ -196,7 +195,7 @@ class _Explainer:
         return HistoryViolation(self._key, text, sorted(needed, key=lambda operation: operation.called))
 
     def _first_wrong_return(self) -> ClientOperation:
-        """The end of the shortest beginning that is wrong: the return that nothing allows."""
+        """The last operation of the shortest prefix that is not linearizable."""
         ended = sorted((one for one in self._operations if not one.pending), key=lambda one: one.returned)
         low, high = 1, len(ended)
         while low < high:
@@ -208,7 +207,7 @@ class _Explainer:
         return ended[high - 1]
 
     def _is_wrong(self, operations: Sequence[ClientOperation]) -> bool:
-        """Known to be. In doubt everything stays as it is, and is wrong all the same."""
+        """Whether it is known to be a violation. In doubt, the operations are kept, which is also correct."""
         if self._left <= 0:
             return False
         search = _Search(operations, min(_EXPLAIN_STEPS, self._left), self._alive)
@@ -218,7 +217,7 @@ class _Explainer:
 
 
 def _until(operations: Sequence[ClientOperation], moment: int) -> list[ClientOperation]:
-    """What was known then: later calls are not there yet, later returns have not come, and such gets say nothing."""
+    """The history up to that moment: without later calls and returns, and without gets that had not returned."""
     known = []
     for operation in operations:
         if operation.called > moment:
@@ -235,7 +234,7 @@ def _opened(operation: ClientOperation) -> ClientOperation:
 
 
 def _may_matter(write: ClientOperation, kept: Sequence[ClientOperation]) -> bool:
-    """Of a write that may be left out: whether something that was read has its value in it."""
+    """For a write that may be left out: whether a get read its value."""
     return bool(write.value) and any(
         write.value in operation.value for operation in kept if operation.kind is OperationKind.GET
     )

@@ -1,14 +1,11 @@
-"""The always-on checks: every event of every test is held against the rules of the paper.
+"""Checks every event of every test against the rules of the paper.
 
-Promise: a rule that is seen to be broken ends the run as of that event, with the messages that prove it. No rule looks
-inside a peer: messages on the wire, saves, start() results and applied messages are all there is, so any
-implementation can be checked. A rule never guesses: where a crash or a delay leaves it open what a peer has done, it
-assumes the best.
+Promise: a broken rule ends the run at the event that breaks it, with the messages as evidence. Rules read only
+messages, saves, results of start() and applied commands, so they check any implementation. If a crash or a delay
+leaves open what a peer has done, a rule assumes the best. Not promised: that a rule finds every incorrect peer.
 
-Not promised: that every wrong peer is caught at once. The tests make the occasions, the checks use them.
-
-Start reading at checker.py; facts.py is what the rules share; each rule is one small class in election.py, logs.py,
-commits.py, durability.py or budgets.py.
+Start at checker.py. facts.py is what the rules share. Each rule is a class in election.py, logs.py, commits.py,
+durability.py or budgets.py.
 """
 
 from raftlab.check.rules.checker import CHUNK, LIVENESS_RULES, RULES, RuleChecker

@@ -1,4 +1,4 @@
-"""Budgets: more messages, or more time for an answer, than any sensible peer needs."""
+"""Limits on the number of messages and on the time until an answer, far above what a correct peer needs."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _NS = 1_000_000_000
 
 class Budgets(Rule):
     name = "rpc-budget"
-    title = "A peer speaks when it has something to say"
+    title = "A peer sends at most 2000 RPCs per second to another peer"
     section = "§5.2: heartbeats are periodic"
 
     def __init__(self, facts: Facts, reporter: Reporter) -> None:
         super().__init__(facts, reporter)
         self._second_ends_ns = 0
-        self._unchecked_until = 0  # a message's id: up to this one no link can have carried too many in this second
-        self._sent: Counter[tuple[str, str]] = Counter()  # in this second, once it is not calm
+        self._unchecked_until = 0  # a message id: up to this one no link can have exceeded the limit in this second
+        self._sent: Counter[tuple[str, str]] = Counter()  # in this second, by link; empty up to that message
 
     def on_any_send(self, event: Event, peer: PeerFacts, message: Message) -> None:
         if event.at_ns >= self._second_ends_ns:
@@ -43,7 +43,7 @@ class Budgets(Rule):
         count = self._sent[message.source, message.target]
         if count > RPCS_PER_LINK_PER_S:
             self.report(
-                f"peer {peer.name} sent {count} requests to peer {message.target} within one second (virtual)",
+                f"Peer {peer.name} sent {count} requests to peer {message.target} within one second of virtual time",
                 (event.at_ns, message, "sent"),
             )
 
@@ -56,10 +56,10 @@ class Budgets(Rule):
 
 
 class AnswersRequests(Rule):
-    """A handler waits for nobody but its own disk. One that never returns costs its caller a thread, and silence."""
+    """A handler waits for its own disk at most. One that never returns blocks a thread of the caller."""
 
     name = "answers-requests"
-    title = "A peer that is up answers every request"
+    title = "A running peer answers every request"
     section = "§5.5: RPCs are answered or lost"
     is_omission = True
 
@@ -67,20 +67,20 @@ class AnswersRequests(Rule):
 
     def __init__(self, facts: Facts, reporter: Reporter) -> None:
         super().__init__(facts, reporter)
-        self._waiting: dict[int, tuple[int, str, Message]] = {}  # by identity of the message, the oldest first
+        self._waiting: dict[int, tuple[int, str, Message]] = {}  # by id() of the message, oldest first
 
     def on_deliver(self, event: Event, peer: PeerFacts, message: Message, request: DecodedRequest) -> None:
         waiting = self._waiting
         waiting[id(message)] = (event.at_ns, peer.name, message)
         for at_ns, name, oldest in waiting.values():
             if event.at_ns - at_ns <= self._LIMIT_NS:
-                return  # nor has any of those after it waited for longer
-            owing = self.facts.peers[name]
-            if not owing.unavailable:
-                if self.facts.available_ns(owing, at_ns, event.at_ns) > self._LIMIT_NS + self.facts.grace_ns:
+                return  # the later ones have not waited longer
+            receiver = self.facts.peers[name]
+            if not receiver.unavailable:
+                if self.facts.available_ns(receiver, at_ns, event.at_ns) > self._LIMIT_NS + self.facts.grace_ns:
                     self.report(
-                        f"peer {name} got the {oldest.method_name} of peer {oldest.source} at {at_ns / 1e9:.6f} s and "
-                        f"has not answered it {(event.at_ns - at_ns) / 1e9:.1f} s later",
+                        f"Peer {name} received {oldest.method_name} from peer {oldest.source} at {at_ns / 1e9:.6f} s "
+                        f"and has not answered it {(event.at_ns - at_ns) / 1e9:.1f} s later",
                         (at_ns, oldest, "delivered"),
                         peer=name,
                     )

@@ -1,7 +1,6 @@
-"""Checks events against the rules: each goes past the rules that asked for its kind.
+"""Passes each event to the rules that handle its kind, and keeps the first violation.
 
-It holds the first violation, and where the trace is to end with it. Ending the run and cutting its trace is left to
-the caller. Start at `RuleChecker.observe()`.
+The caller ends the run and truncates its trace. Start at `RuleChecker.observe()`.
 """
 
 from __future__ import annotations
@@ -56,8 +55,8 @@ from raftlab.trace import events
 from raftlab.trace.decoding import DecodedRequest, MessageDecoder
 from raftlab.trace.rpcs import APPEND, RPCS, VOTE
 
-# In this order they check an event. And this is their precedence: of rules that are broken in one instant the first
-# speaks, because causes stand before what follows from them. docs/student/checks.md has the same order.
+# They check an event in this order. It is also their precedence: if several rules are broken in one instant, the first
+# is reported, because causes precede their consequences. docs/student/rules.md has the same order.
 RULES: tuple[type[Rule], ...] = (
     OneVotePerTerm,
     EarnedLeadership,
@@ -92,20 +91,20 @@ RULES: tuple[type[Rule], ...] = (
 )
 
 _UNVERIFIED = {
-    Unverified.LEADERSHIP: "Who leads cannot be verified: no check can read votes from a majority for a leader",
-    Unverified.COMMITS: "What is committed cannot be verified: no check can read that a majority has acknowledged it",
+    Unverified.LEADERSHIP: "Leadership cannot be verified: the votes of a majority for a leader cannot be decoded",
+    Unverified.COMMITS: "Commits cannot be verified: the acknowledgements of a majority cannot be decoded",
 }
-# By which messages it is proved.
+# The RPC that proves it.
 _PROOFS = {Unverified.LEADERSHIP: VOTE, Unverified.COMMITS: APPEND}
 
-# Rules about what does not happen: who is blocked is evidence.
+# Rules about something that must happen: blocked tasks are evidence.
 LIVENESS_RULES = frozenset((AnswersRequests.name, AppliesWhatIsCommitted.name))
 
 _Handlers = list[Callable[..., None]]
 
 
 class _StepHandlers:
-    """The rules' handlers for one step of one RPC, where its terms are news and where they are not (see rule.py)."""
+    """The rules' handlers for one step of one RPC, for messages with and without a new term (see rule.py)."""
 
     __slots__ = ("new_term", "same_term")
 
@@ -122,26 +121,26 @@ def _named(rules: list[Rule], *names: str) -> _Handlers:
 
 @cache
 def _methods(*names: str) -> list[tuple[int, str]]:
-    """Which rules have a method of one of these names, by their place in RULES. Cached: many a test is short."""
+    """Which rules have a method of one of these names, as positions in RULES. Cached: many tests are short."""
     return [(place, name) for place, rule in enumerate(RULES) for name in names if hasattr(rule, name)]
 
 
-# Checking one event at a time costs half as much again: what happens in between drives the rules out of the
-# processor's caches. More than this at a time gains little.
+# Checking one event at a time costs half as much again, because the code that runs in between evicts the rules from the
+# processor's caches. Larger chunks gain little.
 CHUNK = 256
 
 
 class RuleViolation(NamedTuple):
-    """A rule is broken, and the trace ends with the event that breaks it."""
+    """A broken rule, and the length of the trace up to the event that breaks it."""
 
     failure: Failure
-    events: int  # how many the trace has, up to that one
+    events: int
 
 
 class RuleChecker:
-    """Give it a trace's events in any chunks, and finish() when the run is over.
+    """Call observe() with a trace's events in chunks of any size, and finish() when the run is over.
 
-    In chunks, because that is cheaper: so a run goes on a little after a rule was broken.
+    Chunks are cheaper than single events, so a run continues for a moment after a rule is broken.
     """
 
     def __init__(self, trace: Sequence[Event]) -> None:
@@ -156,7 +155,7 @@ class RuleChecker:
         self._begin()
 
     def _begin(self) -> None:
-        """What the rules know is about one cluster; the next one in the same test begins with nothing."""
+        """Start with empty facts: they are about one cluster, and a test may make several."""
         self._handlers |= {
             events.SEND: self._handle_send,
             events.DELIVER: self._handle_deliver,
@@ -183,7 +182,7 @@ class RuleChecker:
             events.SNAPSHOT: self._handle_snapshot,
             events.STOP: self._handle_stop,
         }
-        self._service = ""  # what the methods of a service begin with: it is no Raft, and no rule is about it
+        self._service = ""  # the prefix of the methods of a service, which no rule checks
         self.facts = Facts(self._trace, self._decoder, self._unverified)
         self._claimed.clear()
         self._claims.clear()
@@ -212,18 +211,18 @@ class RuleChecker:
 
     @property
     def undecodable_methods(self) -> list[str]:
-        """By which methods peers say what the checks cannot read; none where that is pre-votes alone."""
+        """The methods whose messages cannot be decoded; empty if these are only pre-votes."""
         methods = self._decoder.undecodable_methods
         return methods if self._has_undecodable or any(method in RPCS for method in methods) else []
 
     @property
     def _has_undecodable(self) -> bool:
-        """Somebody has been told something that may have been anything."""
+        """Whether a peer has received an undecodable message that may have had any content."""
         return any(peer.last_undecodable for peer in self.facts.peers.values())
 
     @property
     def undecodable_notes(self) -> list[str]:
-        """What the checks cannot read of this peer's messages, and what follows from that, a line each."""
+        """Which messages cannot be decoded, and what follows from that, a line each."""
         notes = self._decoder.undecodable_notes
         if not notes:
             return []
@@ -232,19 +231,19 @@ class RuleChecker:
         names = [rule.name for rule in rules]
         return [
             *notes,
-            "What such a message says nobody knows, so these assume the best of whoever gets one: " + ", ".join(names),
+            "Such a message may contain anything, so these rules assume the best for its receiver: " + ", ".join(names),
         ]
 
     @property
     def unverified(self) -> list[str]:
-        """What this run rests on and cannot be verified, why, and what to change: a line each."""
+        """What cannot be verified in this run, why, and what to change, a line each."""
         return [self._decoder.explain(_UNVERIFIED[what], _PROOFS[what]) for what in sorted(self._unverified)]
 
     def claim(self, peer: str, term: int, at_ns: int) -> bool:
-        """A peer says, to the tester that asks its get_state(), that it leads that term; whether that is news.
+        """Note that get_state() on a peer reported leadership of that term. Returns whether that is new.
 
-        It is not an event: when the tester asks is no part of the run's digest. It is checked with the next chunk,
-        which is to have all that was before.
+        It is not an event, because calls of get_state() are not part of the run's digest. It is checked after the next
+        chunk, which contains everything that happened before.
         """
         if (peer, term) in self._claimed:
             return False
@@ -253,7 +252,7 @@ class RuleChecker:
         return True
 
     def observe(self, chunk: Sequence[Event]) -> None:
-        """Check what is new in the trace against the rules, up to the first violation."""
+        """Check the next events of the trace, up to the first violation."""
         if self.violation is not None:
             return
         handler_of = self._handlers.get
@@ -283,11 +282,11 @@ class RuleChecker:
             self.violation = RuleViolation(self._pending_failure() or failure, self._observed)
 
     def finish(self) -> None:
-        """Check what is left when the run is over."""
+        """Check the remaining events when the run is over."""
         self.observe(self._trace[self._observed :])
 
     def _pending_failure(self) -> Failure | None:
-        """What a rule has noticed before this, and would have reported a little later."""
+        """A violation that a rule has noticed earlier and not yet reported."""
         try:
             for rule in self._rules:
                 rule.report_pending()
@@ -296,15 +295,15 @@ class RuleChecker:
         return None
 
     def _highest_precedence(self, failure: Failure, number: int) -> tuple[Failure, int]:
-        """Whether a rule that stands before this one in RULES is broken in what else has happened in that instant.
+        """The violation of the first rule in RULES that is broken in the same instant.
 
-        `number`: how many events there were when this one broke. The rules before it have checked that event.
+        `number`: of the event that broke the rule. The rules before it in RULES have checked that event.
         """
         places = {rule.name: place for place, rule in enumerate(RULES)}
         trace, rules, at_ns = self._trace, self._rules, self._trace[number - 1].at_ns
         self._rules = []
         self._find_handlers()
-        self._handle(trace[number - 1])  # only to take it in
+        self._handle(trace[number - 1])  # without rules: facts record it
         found, found_number = failure, number
         for later in range(number, len(trace)):
             if trace[later].at_ns > at_ns:
@@ -322,8 +321,8 @@ class RuleChecker:
         if handler is not None:
             handler(event)
 
-    # Most events say nothing new about terms. So each of these four finds out first whether this one does, and calls
-    # only the rules that then have something to check: that is what keeps checking cheap.
+    # Most events carry no new term. So each of these four first checks whether this one does, and calls only the rules
+    # that then have something to check. That keeps checking cheap.
 
     def _handle_send(self, event: Event) -> None:
         message: Message = event.detail
@@ -349,7 +348,7 @@ class RuleChecker:
             term == peer.last_append_term or method == VOTE
         )
         if nothing_new and args is peer.last_append:
-            peer.last_spoke = facts.sequence  # repeated: there is nothing else to learn from it
+            peer.last_spoke = facts.sequence  # a repetition: nothing else is new
             return
         for handle in handlers.same_term if nothing_new else handlers.new_term:
             handle(event, peer, message, args)
@@ -498,7 +497,7 @@ class RuleChecker:
         self.facts.record_available(self.facts.peers[event.node], left, event.at_ns)
 
     def _handle_preempt(self, event: Event) -> None:
-        # Clients are nodes too, and no servers.
+        # Clients are nodes too, but not servers.
         if event.detail.late_ns and event.node in self.facts.peers:
             self.facts.record_unavailable(self.facts.peers[event.node], event.kind, event.at_ns)
 
@@ -520,7 +519,7 @@ class RuleChecker:
             self.facts.own_snapshots[event.detail.snapshot] = event.detail.index
 
     def _handle_stop(self, event: Event) -> None:
-        """Peers told to stop owe nobody anything: one may refuse what it had accepted."""
+        """No rule checks peers that are being stopped."""
         self._handlers.clear()
         self._handlers[events.CLUSTER] = self._handle_cluster
 
@@ -528,13 +527,12 @@ class RuleChecker:
         self, rule: Rule, text: str, *evidence: tuple[int, Message, str] | str, peer: str | None = None
     ) -> NoReturn:
         lines = [e if isinstance(e, str) else describe_message(*e) for e in evidence]
-        accused = _peer_of(evidence) if peer is None else peer
         messages = [(e[0], e[1]) for e in evidence if not isinstance(e, str)]
-        raise Failure(f"{rule.title} ({rule.section}): {text}", lines, rule=rule.name, peer=accused, messages=messages)
+        raise Failure(text, lines, rule=rule.name, peer=peer or _sender(evidence), messages=messages)
 
 
-def _peer_of(evidence: tuple[tuple[int, Message, str] | str, ...]) -> str | None:
-    """Whose message the last piece of evidence is, where it is one that a peer sent or answered."""
+def _sender(evidence: tuple[tuple[int, Message, str] | str, ...]) -> str | None:
+    """The peer that sent or answered the last message among the evidence."""
     for _, message, what in reversed([piece for piece in evidence if not isinstance(piece, str)]):
         return {"sent": message.source, "answered": message.target}.get(what)
     return None

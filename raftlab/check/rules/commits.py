@@ -15,7 +15,7 @@ from raftlab.trace.rpcs import APPEND
 
 class EarnedCommit(Rule):
     name = "earned-commit"
-    title = "A leader commits only what a majority has acknowledged, in its own term"
+    title = "A leader commits only what a majority has acknowledged in its own term"
     section = "§5.3, §5.4.2"
     concludes_from_silence = True
 
@@ -24,10 +24,10 @@ class EarnedCommit(Rule):
             self._check(peer, args.term, args.leader_commit, (event.at_ns, message, "sent"))
 
     def on_command(self, event: Event, peer: PeerFacts, index: int, command: Any) -> None:
-        # Many a leader applies before it next tells anybody, or even speaks, and some when they lead no more.
+        # Many leaders apply before they next send anything, some after they have lost leadership.
         if index > peer.may_apply and self.facts.servers > 1 and _has_counted_it(self.facts, peer, index, event.at_ns):
             of_term = _of_term(self.facts.leaderships[peer.elected_term].entry_terms.get(index))
-            evidence = f"  {event.at_ns / 1e9:.6f} s  peer {peer.name} applied entry {index}{of_term}"
+            evidence = f"  {event.at_ns / 1e9:.6f} s  peer {peer.name} applies entry {index}{of_term}"
             self._check(peer, peer.elected_term, index, evidence, applied=True)
 
     def _check(
@@ -38,35 +38,35 @@ class EarnedCommit(Rule):
         of_term = leadership.entry_terms.get(index)
         own_later = [later for later, of in leadership.entry_terms.items() if later > index and of == term]
         if any(self._is_held(peer, term, later) for later in own_later):
-            # Which an entry of its own term takes along.
+            # An entry of its own term commits the older ones with it.
             self._accept(peer, term, index, own_later if of_term not in (None, term) else [index, *own_later])
             return
         if facts.may_know_committed(peer, index):
             facts.record_commit(peer, index)
             return
         holders = facts.holders(peer, term, index)
-        leads = f"peer {peer.name}, leading term {term},"
+        leader = f"Peer {peer.name}, leader of term {term},"
         if peer.informed_term > term:
-            leads = f"peer {peer.name}, which led term {term} and has just heard of term {peer.informed_term},"
+            leader = f"Peer {peer.name}, which led term {term} and has just received term {peer.informed_term},"
         if self._is_held(peer, term, index):
             if of_term in (None, term):
                 self._accept(peer, term, index, [index])  # acknowledged in some other way than Figure 2's
                 return
             self.report(
-                f"{leads} committed entry {index} of term {of_term} by counting its "
-                "replicas; only an entry of its own term commits that way, and takes older ones along (Figure 8)",
+                f"{leader} committed entry {index} of term {of_term} by counting replicas; only an entry of its own "
+                "term is committed that way, and older ones with it (Figure 8)",
                 evidence,
             )
         entry, count = f"entry {index}{_of_term(of_term)}", len(holders) + 1
-        did = f"has applied {entry}" if applied else f"says that {entry} is committed"
+        did = f"applied {entry}" if applied else f"reports {entry} as committed (leader_commit)"
         self.report(
-            f"{leads} {did}, but {_acknowledged(holders)}: "
-            f"with its own that makes {count} of {facts.servers}{majority_note(count, facts.servers)}",
+            f"{leader} {did}, but {_acknowledged(holders)}: "
+            f"with the leader {count} of {facts.servers} peers{majority_note(count, facts.servers)}",
             evidence,
         )
 
     def _accept(self, peer: PeerFacts, term: int, index: int, enough: list[int]) -> None:
-        """It may be committed: a majority may have acknowledged one of these, any of which is enough."""
+        """A majority may have acknowledged one of `enough`, and any of them is sufficient."""
         facts = self.facts
         if not any(facts.is_verified(peer, term, held) for held in enough) and not facts.may_know_committed(
             peer, index
@@ -79,8 +79,8 @@ class EarnedCommit(Rule):
 
 
 def _has_counted_it(facts: Facts, peer: PeerFacts, index: int, at_ns: int) -> bool:
-    """Whether what it applies is what it has counted itself: it leads, or has led until a moment ago and nobody else
-    has told it of that commit."""
+    """Whether it counted the acknowledgements itself: it leads, or led until recently and no leader_commit that reached
+    it covers that entry."""
     if not peer.elected_term:
         return False
     lately = facts.available_ns(
@@ -90,7 +90,7 @@ def _has_counted_it(facts: Facts, peer: PeerFacts, index: int, at_ns: int) -> bo
 
 
 def _highest_leader_commit(peer: PeerFacts) -> int:
-    """The highest leader_commit that it was told."""
+    """The highest leader_commit that reached it."""
     return max((commit for commit, _ in peer.leader_commits.values()), default=0)
 
 
@@ -106,7 +106,7 @@ def _acknowledged(holders: list[str]) -> str:
 
 class AppliesOnlyTheCommitted(Rule):
     name = "applies-only-committed"
-    title = "A peer applies only what it knows to be committed"
+    title = "A peer applies only entries that it knows to be committed"
     section = "Figure 2: AppendEntries 5, All Servers"
     concludes_from_silence = True
 
@@ -126,42 +126,42 @@ class AppliesOnlyTheCommitted(Rule):
             self.facts.unverified.add(Unverified.COMMITS)
             self.facts.record_commit(peer, index)
             return
-        told = _highest_leader_commit(peer)
+        highest = _highest_leader_commit(peer)
         evidence: list[tuple[int, Message, str] | str] = [
-            f"  {event.at_ns / 1e9:.6f} s  peer {peer.name} applied entry {index}"
+            f"  {event.at_ns / 1e9:.6f} s  peer {peer.name} applies entry {index}"
         ]
         heard = self.facts.latest(event, lambda e: e.kind == DELIVER and e.node == peer.name and e.detail.rpc == APPEND)
         if heard is not None:
             evidence.insert(0, (heard.at_ns, heard.detail, "delivered"))
-        if told >= index:
+        if highest >= index:
             self.report(
-                f"peer {peer.name} applied entry {index}, which it was told is committed, but no AppendEntries has "
-                f"shown that its log matches the leader's beyond {peer.may_apply}: commit_index goes up to the last "
-                "new entry at most",
+                f"Peer {peer.name} applied entry {index}. leader_commit covers that index, but no AppendEntries has "
+                f"shown that its log matches the leader's beyond {peer.may_apply}: commit_index must not exceed the "
+                "index of the last new entry",
                 *evidence,
             )
         self.report(
-            f"peer {peer.name} applied entry {index}, but was told of commits up to {told} only: whoever does not lead "
-            "learns from leader_commit",
+            f"Peer {peer.name} applied entry {index}, but the highest leader_commit that reached it is {highest}: a "
+            "follower learns of commits from leader_commit",
             *evidence,
         )
 
 
 class OnlyStartedCommands(Rule):
     name = "only-started"
-    title = "Every applied command was given to start()"
+    title = "Every applied command was passed to start()"
     section = "§5.3"
 
     def on_command(self, event: Event, peer: PeerFacts, index: int, command: Any) -> None:
         if hashable(command) not in self.facts.commands:
-            self.report(f"peer {peer.name} applied {command!r} at index {index}, which nobody ever started")
+            self.report(f"Peer {peer.name} applied {command!r} at index {index}, which was never passed to start()")
 
 
 class StartsInOrder(Rule):
-    """Calls that overlap may return in any order, so only a call that began after another had returned is compared."""
+    """Overlapping calls may return in any order: a call is compared only with calls that returned before it began."""
 
     name = "starts-in-order"
-    title = "A leader's commands get consecutive indexes"
+    title = "A leader assigns consecutive indexes to commands"
     section = "§5.3"
 
     def __init__(self, facts: Facts, reporter: Reporter) -> None:
@@ -174,8 +174,8 @@ class StartsInOrder(Rule):
         before = next((one for one in reversed(returned) if one[0] < began), None)
         if before is not None and started.index <= before[1]:
             self.report(
-                f"start() of peer {peer.name} gave index {started.index} in term {started.term}, though an earlier "
-                f"call had returned {before[1]}"
+                f"start() on peer {peer.name} returned index {started.index} in term {started.term}, but an earlier "
+                f"call had already returned {before[1]}"
             )
         highest, count = max(started.index, returned[-1][1] if returned else 0), len(returned) + 1
         alone = before is not None and before is returned[-1] and not peer.pending_starts
@@ -186,7 +186,7 @@ class StartsInOrder(Rule):
             and before[1] - returned[0][1] == before[2] - 1
         ):
             self.report(
-                f"start() of peer {peer.name} gave index {started.index} in term {started.term}, right after "
+                f"start() on peer {peer.name} returned index {started.index} in term {started.term} right after "
                 f"{before[1]}"
             )
         returned.append((self.facts.sequence, highest, count))
@@ -194,7 +194,7 @@ class StartsInOrder(Rule):
 
 class AppliesWhatIsCommitted(Rule):
     name = "committed-gets-applied"
-    title = "A peer applies what it was told is committed"
+    title = "A peer applies the entries that it knows to be committed"
     section = "Figure 2: AppendEntries 5, All Servers"
     is_omission = True
 
@@ -202,7 +202,7 @@ class AppliesWhatIsCommitted(Rule):
 
     def __init__(self, facts: Facts, reporter: Reporter) -> None:
         super().__init__(facts, reporter)
-        # server -> incarnation, index it must apply, when it said yes to that, the message
+        # server -> incarnation, index it must apply, when it accepted that message, the message
         self._owed: dict[str, tuple[int, int, int, Message]] = {}
 
     def on_restore(self, peer: PeerFacts) -> None:
@@ -215,7 +215,7 @@ class AppliesWhatIsCommitted(Rule):
             self._owed.pop(peer.name, None)
             return
         if message.source == peer.name:
-            return  # of what it has said itself, perhaps before a crash, it learns nothing
+            return  # from its own message, perhaps from before a crash, it learns nothing
         owed = self._owed.get(peer.name)
         if owed is not None and peer.applied >= owed[1]:
             owed = None
@@ -224,8 +224,8 @@ class AppliesWhatIsCommitted(Rule):
             patience_ns = self._PATIENCE_NS + self.facts.grace_ns + self.facts.snapshot_ns_max
             if owed[0] == event.incarnation and self.facts.available_ns(peer, owed[2], event.at_ns) > patience_ns:
                 self.report(
-                    f"peer {peer.name} said yes to an AppendEntries that tells of entry {owed[1]} being committed, and "
-                    f"{(event.at_ns - owed[2]) / 1e9:.1f} s later has applied up to {peer.applied} only",
+                    f"Peer {peer.name} accepted an AppendEntries by which entry {owed[1]} is committed, and "
+                    f"{(event.at_ns - owed[2]) / 1e9:.1f} s later it has applied only up to entry {peer.applied}",
                     (owed[2], owed[3], "answered"),
                 )
         elif reply.success:
@@ -249,7 +249,7 @@ class StartTellsTheIndex(Rule):
     def on_new_entries(self, event: Event, message: Message, request: DecodedRequest, new_entries: NewEntries) -> None:
         for index, entry in new_entries:
             started = self._started.get((entry.term, index))
-            # What nobody has started may be that command in the peer's own wrapping.
+            # A command that was never started may be the started one, wrapped by the peer.
             if (
                 started is not None
                 and started[0] != entry.command
@@ -257,14 +257,14 @@ class StartTellsTheIndex(Rule):
                 and not same_command(started[0], entry.command)
             ):
                 self.report(
-                    f"start({started[0]!r}) of peer {started[1]} gave index {index} in term {entry.term}, "
-                    f"but the entry sent there is {entry.command!r}"
-                    f"{self._mixed_up(started[1], started[0], entry.command)}",
+                    f"start({started[0]!r}) on peer {started[1]} returned index {index} in term {entry.term}, "
+                    f"but the entry sent at that index is {entry.command!r}"
+                    f"{self._explain_overlap(started[1], started[0], entry.command)}",
                     (event.at_ns, message, "delivered"),
                 )
 
-    def _mixed_up(self, peer: str, one: Any, other: Any) -> str:
-        """Whether start() was at work on both commands at once."""
+    def _explain_overlap(self, peer: str, one: Any, other: Any) -> str:
+        """Whether the two calls of start() overlapped, as text."""
         began: dict[Any, int] = {}
         ended: dict[Any, int] = {}
         trace = self.facts.trace
@@ -277,6 +277,6 @@ class StartTellsTheIndex(Rule):
         if a not in began or b not in began or max(began[a], began[b]) > min(ended.get(a, late), ended.get(b, late)):
             return ""
         return (
-            f". start({other!r}) was called before start({one!r}) had returned: what belongs to two calls that overlap "
-            "is mixed up, so let each have its own"
+            f". start({other!r}) was called before start({one!r}) had returned: the calls overlap and share state. "
+            "Use local variables, and hold the lock"
         )

@@ -13,58 +13,58 @@ from raftlab.trace.events import PersistedState
 
 
 class _DurabilityRule(Rule):
-    """Says nothing while no peer has ever saved and none has crashed: what is missing may be the whole of part 2C.
+    """Reports nothing until a peer saves or crashes: students write parts 2A and 2B before persistence.
 
-    Parts 2A and 2B are written before persistence, and nobody crashes there. The first save shows that this peer
-    means to save, the first crash that it should have: then what was seen before is told.
+    The first save shows that this peer implements persistence, the first crash that it should. Then the first
+    violation is reported, even if it was earlier.
     """
 
     def __init__(self, facts: Facts, reporter: Reporter) -> None:
         super().__init__(facts, reporter)
-        self._due = False
-        self._seen: tuple[str, str, str, tuple[int, Message, str] | str] | None = None  # peer, text, two lines
+        self._active = False
+        self._first: tuple[str, str, str, tuple[int, Message, str] | str] | None = None  # peer, text, two lines
 
     def report_unsaved(self, peer: PeerFacts, text: str, evidence: tuple[int, Message, str] | str) -> None:
-        if self._seen is None:
-            saved = f"  {peer.last_persist_ns / 1e9:.6f} s  peer {peer.name} saved, for the last time before that"
+        if self._first is None:
+            saved = f"  {peer.last_persist_ns / 1e9:.6f} s  peer {peer.name} saves (its last save before that)"
             if not peer.last_persist:
-                saved = f"  peer {peer.name} had never saved anything before that"
-            self._seen = (peer.name, text, saved, evidence)
-        if self._due:
-            self._tell("")
+                saved = f"  peer {peer.name} had saved nothing before that"
+            self._first = (peer.name, text, saved, evidence)
+        if self._active:
+            self._report_first("")
 
     def on_first_save(self) -> None:
-        self._now_due("the first save of all, which has just been made")
+        self._activate("a peer saves for the first time, which has just happened")
 
     def on_crash(self, peer: PeerFacts) -> None:
-        self._now_due(f"the crash of peer {peer.name}, which has just happened")
+        self._activate(f"a peer crashes: peer {peer.name} has just crashed")
 
-    def _now_due(self, why: str) -> None:
-        self._due = True
-        if self._seen is not None:
-            self._tell(f". This is told only now, because nobody need save anything before {why}")
+    def _activate(self, when: str) -> None:
+        self._active = True
+        if self._first is not None:
+            self._report_first(f". It is reported only now because this rule is not checked until {when}")
 
-    def _tell(self, why_now: str) -> None:
-        assert self._seen is not None
-        peer, text, saved, evidence = self._seen
+    def _report_first(self, why_now: str) -> None:
+        assert self._first is not None
+        peer, text, saved, evidence = self._first
         self.report(f"{text}{why_now}", saved, evidence, peer=peer)
 
 
 class SavedBeforeReply(_DurabilityRule):
-    """A reply that promises something new must come after a save that began after the news.
+    """A reply that promises something new must follow a save that began after the request arrived.
 
-    What the save holds is the peer's own business, so this is the least that can be asked: a save in between.
+    The rule cannot read saved state, so it requires only that there is a save in between.
     """
 
     name = "saved-before-reply"
-    title = "What a reply promises was saved before it left"
+    title = "A peer saves what its reply promises before it replies"
     section = "Figure 2: persistent state"
     concludes_from_silence = True
     is_about_votes = True
 
     def __init__(self, facts: Facts, reporter: Reporter) -> None:
         super().__init__(facts, reporter)
-        # When each term above its own, and each request for a vote, first reached each server: sequence numbers.
+        # When each term above its own, and each RequestVote, first reached each server: sequence numbers.
         self._new_terms: dict[tuple[str, int], int] = {}
         self._requests: dict[tuple[str, int, str], int] = {}
 
@@ -83,13 +83,13 @@ class SavedBeforeReply(_DurabilityRule):
     def on_answer_new_term(
         self, event: Event, peer: PeerFacts, message: Message, request: DecodedRequest, reply: Any, delivery: Delivery
     ) -> None:
-        # What it has sent in a term of its own making: SavedBeforeCampaign looks at that.
+        # SavedBeforeCampaign checks requests in a term that the peer began itself.
         if reply.term > peer.observed_term:
             news = self._new_terms.get((peer.name, reply.term))
-            # A save after which it has said nothing may hold a campaign of its own, whose requests are about to leave,
-            # or never will after a crash.
+            # After its latest save it has sent nothing: that save may be for a campaign whose requests are about to
+            # leave, or never will after a crash.
             unheard = peer.last_spoke < peer.last_persist
-            # A pre-vote or its answer may have told it of that term before, or it has campaigned in words of its own.
+            # A pre-vote or its answer may have brought that term before, or its own campaign is undecodable.
             undecodable = peer.undecodable_votes or peer.sent_undecodable_campaign
             if news is not None and peer.persist_began < news and not unheard and not undecodable:
                 self._report_unsaved(event, peer, message, f"its new term {reply.term}")
@@ -98,19 +98,19 @@ class SavedBeforeReply(_DurabilityRule):
         self, event: Event, peer: PeerFacts, message: Message, request: DecodedRequest, reply: Any, delivery: Delivery
     ) -> None:
         args = request.args
-        # Its vote for itself is older than its request for it: SavedBeforeCampaign looks at that.
+        # SavedBeforeCampaign checks its vote for itself, which is older than the request.
         if reply.vote_granted and message.source != peer.name:
             news = self._requests.get((peer.name, args.term, message.source), 0)
-            # Who asked beforehand may have been promised it then.
+            # It may have promised that vote in a pre-vote.
             asked_beforehand = message.source in peer.undecodable_votes
             may_be_kept = asked_beforehand or self._may_be_kept(peer, args.term, message.source)
             if peer.persist_began < news and not may_be_kept:
-                self._report_unsaved(event, peer, message, f"its vote for {message.source}")
+                self._report_unsaved(event, peer, message, f"its vote for peer {message.source}")
 
     def _may_be_kept(self, peer: PeerFacts, term: int, candidate: str) -> bool:
-        """Whether that vote may have been saved in that term before it was asked for, as one of an earlier term.
+        """Whether that vote may have been saved before the request came, as a vote of an earlier term.
 
-        Whoever learns of a term by its leader may keep the vote that it has: nobody else wins that term any more.
+        A peer that learns of a term from its leader may keep its earlier vote: no other peer can win that term.
         """
         saved = peer.last_persist > self._new_terms.get((peer.name, term), self.facts.sequence)
         asked_earlier = any(
@@ -149,19 +149,19 @@ class SavedBeforeReply(_DurabilityRule):
             )
         )
 
-    def _report_unsaved(self, event: Event, peer: PeerFacts, message: Message, words: str) -> None:
+    def _report_unsaved(self, event: Event, peer: PeerFacts, message: Message, what: str) -> None:
         if peer.last_undecodable:
-            return  # it may have come that way before, and been saved
+            return  # it may have arrived in an undecodable message, and been saved
         self.report_unsaved(
             peer,
-            f"peer {peer.name} answers without having saved {words}: a crash now would make it forget a promise",
+            f"Peer {peer.name} replied before it saved {what}: it would not survive a crash",
             (event.at_ns, message, "answered"),
         )
 
 
 class SavedBeforeCampaign(_DurabilityRule):
     name = "saved-before-campaign"
-    title = "A candidate saves its new term and its own vote before it asks for others"
+    title = "A candidate saves its new term and its vote for itself before it requests votes"
     section = "Figure 2: persistent state"
 
     def __init__(self, facts: Facts, reporter: Reporter) -> None:
@@ -173,23 +173,23 @@ class SavedBeforeCampaign(_DurabilityRule):
         if args.term <= term:
             return
         self._campaigns[peer.name] = (args.term, self.facts.sequence)
-        # What it has answered in a lower term, since the last campaign and not in this very instant, had reached it
-        # before the new term came. The answer itself may have waited for the save of both.
+        # Requests answered in a lower term, after the last campaign and before this instant, had arrived before the new
+        # term began. The answer itself may have waited for the save of both.
         below = [answer for term, answer in peer.last_answers.items() if term < args.term]
         answered, answered_ns = max(below, default=(0, 0))
         since = answered if answered > sequence and answered_ns < event.at_ns else 0
         if peer.persist_began <= since:
-            lately = f" (it has saved nothing since it last answered in a lower term, at {answered_ns / 1e9:.6f} s)"
+            lately = f" (it has saved nothing since its last answer in a lower term, at {answered_ns / 1e9:.6f} s)"
             self.report_unsaved(
                 peer,
-                f"peer {peer.name} campaigns in term {args.term} without having saved it{lately if since else ''}: "
+                f"Peer {peer.name} campaigns in term {args.term} before it saved that term{lately if since else ''}: "
                 "after a crash it could vote again in this term",
                 (event.at_ns, message, "sent"),
             )
 
 
 class SavesInOrder(Rule):
-    """On a slow disk: an older state that lands on a newer one takes back what was promised in between."""
+    """On a slow disk: an older state that overwrites a newer one loses what was promised in between."""
 
     name = "saves-in-order"
     title = "Saves take effect in the order in which they began"
@@ -197,7 +197,7 @@ class SavesInOrder(Rule):
 
     def __init__(self, facts: Facts, reporter: Reporter) -> None:
         super().__init__(facts, reporter)
-        self._latest: dict[tuple[str, int], Event] = {}  # by server and life
+        self._latest: dict[tuple[str, int], Event] = {}  # by server and incarnation
 
     def on_persist(self, event: Event, peer: PeerFacts, saved: PersistedState) -> None:
         key = (peer.name, event.incarnation)
@@ -206,33 +206,33 @@ class SavesInOrder(Rule):
             self._latest[key] = event
         elif saved.raft_state != latest.detail.raft_state:
             self.report(
-                f"peer {peer.name} began a save, began and ended another at {latest.at_ns / 1e9:.6f} s, and at "
-                f"{event.at_ns / 1e9:.6f} s the first one lands on top of it: what was saved in between is gone. "
-                "Keep the lock, or let one thread do all saving"
+                f"Peer {peer.name} began two saves. The second one ended at {latest.at_ns / 1e9:.6f} s, and at "
+                f"{event.at_ns / 1e9:.6f} s the first one overwrites it: the newer state is lost. Hold the lock during "
+                "a save, or let one thread do all saves"
             )
 
 
 class SnapshotStays(Rule):
-    """save() without a snapshot keeps the one on the disk. With an empty one it does not, and the log's beginning is
-    gone too."""
+    """save() without a snapshot keeps the one on the disk. An empty one replaces it, and the beginning of the log is
+    already gone."""
 
     name = "snapshot-stays"
-    title = "A snapshot on the disk is replaced by a snapshot, not by nothing"
+    title = "A saved snapshot is never replaced by an empty one"
     section = "§7"
 
     def on_persist(self, event: Event, peer: PeerFacts, saved: PersistedState) -> None:
         if peer.snapshot and not saved.snapshot:
             self.report(
-                f"peer {peer.name} had a snapshot of {len(peer.snapshot)} bytes on its disk"
+                f"Peer {peer.name} had a snapshot of {len(peer.snapshot)} bytes on its disk"
                 f"{f', which ends with entry {peer.snapshot_saved},' if peer.snapshot_saved else ''} and now saves an "
-                "empty one (b'') in its place: what it holds is lost. Where there is no new snapshot, give save() "
-                "none (None), and the old one stays",
-                f"  {event.at_ns / 1e9:.6f} s  peer {peer.name} saved an empty snapshot",
+                "empty one (b'') in its place, so its content is lost. Without a new snapshot, pass None to save(): it "
+                "keeps the old one",
+                f"  {event.at_ns / 1e9:.6f} s  peer {peer.name} saves an empty snapshot",
             )
 
 
 class SavedBeforeCounting(_DurabilityRule):
-    """A leader may send an entry before it has saved it, but not count itself among those who have it.
+    """A leader may send an entry before it has saved it, but must not count itself for it.
 
     Dissertation §10.2.1: the leader may write to its own disk in parallel with replicating to the followers.
     """
@@ -248,18 +248,17 @@ class SavedBeforeCounting(_DurabilityRule):
 
     def on_command(self, event: Event, peer: PeerFacts, index: int, command: Any) -> None:
         if peer.unsaved and index >= peer.unsaved[0][0] and peer.last_append_term == peer.lower_bound_term:
-            self._check(
-                peer, peer.last_append_term, index, f"  {event.at_ns / 1e9:.6f} s  peer {peer.name} applied {index}"
-            )
+            evidence = f"  {event.at_ns / 1e9:.6f} s  peer {peer.name} applies entry {index}"
+            self._check(peer, peer.last_append_term, index, evidence)
 
     def _check(self, peer: PeerFacts, term: int, index: int, evidence: tuple[int, Message, str] | str) -> None:
         first = peer.unsaved[0][0]
-        # Whether the others alone are a majority; if one has the last of them, it has the first.
+        # Are the others a majority without it? A peer that has the last of these entries has the first.
         if 2 * len(self.facts.holders(peer, term, first)) > self.facts.servers or peer.last_undecodable:
             return
         self.report_unsaved(
             peer,
-            f"peer {peer.name}, leading term {term}, says that entry {index} is committed and counts itself, but has "
-            f"saved nothing since start() gave entry {first}: a crash now would make it forget that entry",
+            f"Peer {peer.name}, leader of term {term}, reports entry {index} as committed and counts itself, but has "
+            f"saved nothing since start() returned index {first}: it would lose entry {first} in a crash",
             evidence,
         )

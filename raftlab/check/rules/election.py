@@ -15,8 +15,8 @@ from raftlab.trace.rpcs import VOTE
 
 class OneLeaderPerTerm(Rule):
     name = "one-leader"
-    title = "Election safety"
-    section = "§5.2, Figure 3"
+    title = "At most one leader per term"
+    section = "§5.2, Figure 3: Election Safety"
 
     def __init__(self, facts: Facts, reporter: Reporter) -> None:
         super().__init__(facts, reporter)
@@ -28,7 +28,7 @@ class OneLeaderPerTerm(Rule):
             self._leaders[args.term] = (peer.name, event.at_ns, message)
         elif leader[0] != peer.name:
             self.report(
-                f"term {args.term} has two leaders, peers {leader[0]} and {peer.name}",
+                f"Term {args.term} has two leaders, peers {leader[0]} and {peer.name}",
                 (leader[1], leader[2], "sent"),
                 (event.at_ns, message, "sent"),
             )
@@ -37,23 +37,22 @@ class OneLeaderPerTerm(Rule):
 
 
 class GivenVote(NamedTuple):
-    """One vote that a peer has given, as far as its messages tell."""
+    """One vote that a peer gave, according to its messages."""
 
     candidate: str
     event: Event
     message: Message
-    what: str  # "answered", or "sent": to campaign is to vote for oneself
+    what: str  # "answered", or "sent": a candidate votes for itself
 
 
 class OneVotePerTerm(Rule):
-    """A candidate may also send itself a RequestVote, and give itself its vote only when it answers that.
+    """A candidate may also send itself a RequestVote and vote for itself only when it answers.
 
-    Until then it may give it to another. So a peer of which nobody knows whether it does so is only suspected, while
-    that request may still be on its way.
+    Until then it may vote for another. So two votes stay pending while such a request may still be on its way.
     """
 
     name = "one-vote"
-    title = "One vote per term"
+    title = "A peer votes for at most one candidate per term"
     section = "§5.2"
 
     def __init__(self, facts: Facts, reporter: Reporter) -> None:
@@ -86,7 +85,7 @@ class OneVotePerTerm(Rule):
         self, event: Event, peer: PeerFacts, message: Message, request: DecodedRequest, reply: Any, delivery: Delivery
     ) -> None:
         args = request.args
-        # A yes in a term that is over is wrong whoever had its vote: HigherTermWins looks at that.
+        # HigherTermWins checks a vote granted in an old term.
         if reply.vote_granted and args.term >= delivery.observed_term:
             self._vote(peer, args.term, GivenVote(message.source, event, message, "answered"))
 
@@ -104,7 +103,7 @@ class OneVotePerTerm(Rule):
             self._report_double_vote(*key, before, vote)
 
     def _may_ask_itself(self, peer: PeerFacts, votes: tuple[GivenVote, GivenVote], now_ns: int) -> bool:
-        """Whether one of these votes is none, but a campaign whose request to itself may still be on its way."""
+        """Whether one of them is only a campaign whose request to itself may still be on its way."""
         if votes[0].event.incarnation != votes[1].event.incarnation or peer.name in self._ask_themselves:
             return False
         return any(
@@ -113,7 +112,7 @@ class OneVotePerTerm(Rule):
         )
 
     def report_pending(self) -> None:
-        """Something else has gone wrong: nobody waits any longer."""
+        """Another rule is broken: report now."""
         for key, votes in self._pending.items():
             self._report_double_vote(*key, *votes)
 
@@ -123,11 +122,11 @@ class OneVotePerTerm(Rule):
             reply = vote.message.decode_reply()
             if reply.term > term:
                 remark = (
-                    f". Its answer says that it is in term {reply.term}: a request of an earlier term is refused, "
-                    "whatever else it says (Figure 2: receiver, 1)"
+                    f". Its answer is in term {reply.term}: a peer must reject any request of an earlier term "
+                    "(Figure 2: receiver, 1)"
                 )
         self.report(
-            f"peer {peer} voted twice in term {term}, for {before.candidate} and for {vote.candidate}{remark}",
+            f"Peer {peer} voted twice in term {term}, for peers {before.candidate} and {vote.candidate}{remark}",
             *((each.event.at_ns, each.message, each.what) for each in (before, vote)),
             peer=peer,
         )
@@ -154,7 +153,7 @@ class EarnedLeadership(Rule):
     on_send_snapshot_new_term = on_send_append_new_term
 
     def on_started(self, event: Event, peer: PeerFacts, started: Started, began: int) -> None:
-        self._check(peer, started.term, _claim(event.at_ns, peer, "start", f"term {started.term}, and takes a command"))
+        self._check(peer, started.term, _claim(event.at_ns, peer, "start", f"term {started.term}"))
 
     def on_claim(self, at_ns: int, peer: PeerFacts, term: int) -> None:
         self._check(peer, term, _claim(at_ns, peer, "get_state", f"term {term}"))
@@ -171,12 +170,12 @@ class EarnedLeadership(Rule):
             }
             if 2 * len(votes | undecodable) <= facts.servers:
                 self.report(
-                    f"peer {peer.name} leads term {term} with {len(votes)} of {facts.servers} votes, "
+                    f"Peer {peer.name} leads term {term} with {len(votes)} of {facts.servers} votes"
                     f"{_from(peer.name, votes)}{majority_note(len(votes), facts.servers)}",
                     evidence,
                     peer=peer.name,
                 )
-            # Whom a leader has asked to campaign says so by a flag (dissertation 3.10).
+            # Leadership transfer (dissertation §3.10): the campaign that a leader asked for has a flag.
             handed_over = any(earlier < term for _, earlier in self._proven)
             if not handed_over or 2 * len(votes | facts.flagged_votes_for(peer, term)) <= facts.servers:
                 facts.unverified.add(Unverified.LEADERSHIP)
@@ -184,20 +183,20 @@ class EarnedLeadership(Rule):
 
 
 def _claim(at_ns: int, peer: PeerFacts, method: str, what: str) -> str:
-    return f"  {at_ns / 1e9:.6f} s  {method}() of peer {peer.name} says that it leads {what}"
+    return f"  {at_ns / 1e9:.6f} s  {method}() on peer {peer.name} reports that it leads {what}"
 
 
 def _from(candidate: str, votes: set[str]) -> str:
     others = sorted(votes - {candidate})
     if candidate not in votes:
-        whose = f"that of {peers_text(others)}" if others else "nobody's"
-        return f"{whose}; it has given its own to another"
-    return f"its own and {peers_text(others)}'s" if others else "its own"
+        whose = f": that of {peers_text(others)}" if others else ""
+        return f"{whose}; it gave its own to another peer"
+    return f": its own and {peers_text(others)}'s" if others else ": its own"
 
 
 class TermsNeverFall(Rule):
     name = "terms-never-fall"
-    title = "A peer's term never falls, not even over a restart"
+    title = "A peer's term never decreases, not even across a restart"
     section = "§5.1, Figure 2: persistent state"
 
     def on_answer_new_term(
@@ -205,7 +204,7 @@ class TermsNeverFall(Rule):
     ) -> None:
         if reply.term < delivery.observed_term:
             self.report(
-                f"peer {peer.name} was in term {delivery.observed_term} at {peer.observed_since_ns / 1e9:.6f} s "
+                f"Peer {peer.name} was in term {delivery.observed_term} at {peer.observed_since_ns / 1e9:.6f} s "
                 f"and answers in term {reply.term}",
                 (event.at_ns, message, "answered"),
             )
@@ -213,11 +212,11 @@ class TermsNeverFall(Rule):
 
 class SpeaksInItsTerm(Rule):
     name = "speaks-in-its-term"
-    title = "What a peer asks, it asks in its current term"
+    title = "A peer sends requests in its current term"
     section = "§5.1, Figure 2"
 
     def on_send_new_term(self, event: Event, peer: PeerFacts, message: Message, args: Any) -> None:
-        # A request that was made before may leave a little after the term has moved on. None outlives a crash.
+        # A request that was prepared earlier may leave shortly after the term has changed. None survives a crash.
         if args.term < peer.observed_term and (
             event.incarnation != peer.observed_incarnation
             or self.facts.available_ns(peer, peer.observed_since_ns, event.at_ns) > self.facts.grace_ns
@@ -226,13 +225,13 @@ class SpeaksInItsTerm(Rule):
             if event.incarnation != peer.observed_incarnation:
                 since = f"was in term {peer.observed_term} before it crashed"
             self.report(
-                f"peer {peer.name} {since}, and sends a request of term {args.term}", (event.at_ns, message, "sent")
+                f"Peer {peer.name} {since} and sends a request of term {args.term}", (event.at_ns, message, "sent")
             )
 
 
 class HigherTermWins(Rule):
     name = "higher-term-wins"
-    title = "Whoever sees a higher term adopts it, and a lower one is refused"
+    title = "A peer adopts a higher term and rejects requests of a lower one"
     section = "§5.1, Figure 2: All Servers"
 
     def on_answer_new_term(
@@ -241,16 +240,16 @@ class HigherTermWins(Rule):
         args = request.args
         if reply.term >= args.term:
             return
-        # §6: who has heard its leader lately may disregard the request for a vote, its term included.
+        # §6: a peer that recently heard from its leader may disregard RequestVote, including its term.
         vote = message.rpc == VOTE
         if vote and not reply.vote_granted and self.facts.may_disregard(peer, delivery.observed_term, delivery.at_ns):
             return
         lately = ""
         if vote and peer.heard_leader_ns > 0:
-            whom = "from no majority" if peer.last_append_term == delivery.observed_term else "no leader"
-            lately = f", and had heard {whom} for a second (§6)"
+            whom = "a majority" if peer.last_append_term == delivery.observed_term else "a leader"
+            lately = f". It had not heard from {whom} for a second (§6)"
         self.report(
-            f"peer {peer.name} was asked in term {args.term} and answers in term {reply.term}{lately}",
+            f"Peer {peer.name} received a request of term {args.term} and answers in term {reply.term}{lately}",
             (event.at_ns, message, "answered"),
         )
 
@@ -273,9 +272,8 @@ class HigherTermWins(Rule):
     ) -> None:
         args = request.args
         self.report(
-            f"peer {peer.name} was in term {delivery.observed_term} and said yes to a request of "
-            f"term {args.term}, which is to "
-            "be refused whatever else it says (Figure 2: receiver, 1)",
+            f"Peer {peer.name} was in term {delivery.observed_term} and accepted a request of term {args.term}: a peer "
+            "must reject any request of an earlier term (Figure 2: receiver, 1)",
             (event.at_ns, message, "answered"),
         )
 
@@ -284,37 +282,37 @@ class HigherTermWins(Rule):
             self.facts.available_ns(peer, peer.informed_since_ns, event.at_ns) > self.facts.grace_ns
         ):
             self.report(
-                f"peer {peer.name} was told of term {peer.informed_term} at {peer.informed_since_ns / 1e9:.6f} s "
-                f"and still speaks in term {args.term}",
+                f"Peer {peer.name} received term {peer.informed_term} at {peer.informed_since_ns / 1e9:.6f} s "
+                f"and still sends requests of term {args.term}",
                 (event.at_ns, message, "sent"),
             )
 
 
 class FollowersFollow(Rule):
     name = "followers-follow"
-    title = "Whoever has followed a leader of a term does not campaign in that term"
+    title = "A peer that follows a leader does not campaign in the same term"
     section = "§5.2"
 
     def on_send_vote(self, event: Event, peer: PeerFacts, message: Message, args: Any) -> None:
         followed = peer.followed.get(args.term)
-        # A request that was made before may leave a little later.
+        # A request that was prepared earlier may leave a little later.
         if followed is not None and self.facts.available_ns(peer, followed[0], event.at_ns) > self.facts.grace_ns:
             self.report(
-                f"peer {peer.name} followed {followed[1].source} in term {args.term} and campaigns in it",
+                f"Peer {peer.name} followed peer {followed[1].source} in term {args.term} and campaigns in that term",
                 (followed[0], followed[1], "answered"),
                 (event.at_ns, message, "sent"),
             )
 
 
 class VotesForTheFirst(Rule):
-    """While no log has an entry all are equally up to date, so the first candidate of a term must get the vote.
+    """While all logs are empty, they are equally up to date, so the first candidate of a term must get the vote.
 
-    A peer that refuses may be a candidate of that term itself, whose own requests are about to leave. So a refusal is
-    held against it only after a while in which it asked nobody and heard nothing that could have stopped it.
+    A peer that refuses may be a candidate of that term whose own requests are about to leave. So a refusal is reported
+    only after the grace period, in which the peer has neither sent a RequestVote nor received a later term.
     """
 
     name = "votes-for-the-first"
-    title = "A peer that has not voted in a term votes for the first that asks with a log as good as its own"
+    title = "A peer grants its vote to the first candidate of a term whose log is as up to date as its own"
     section = "§5.2, §5.4.1"
     concludes_from_silence = True
     is_about_votes = True
@@ -324,7 +322,7 @@ class VotesForTheFirst(Rule):
         super().__init__(facts, reporter)
         self._candidates: dict[tuple[str, int], str] = {}  # (voter, term) -> the only one so far, or ""
         self._refusals: dict[str, tuple[int, int, Message]] = {}  # voter -> when, term, the request
-        self._crashes = False  # one could have swallowed a vote
+        self._crashes = False  # a crash could have prevented an answer
 
     def on_crash(self, peer: PeerFacts) -> None:
         self._crashes = True
@@ -351,16 +349,16 @@ class VotesForTheFirst(Rule):
         term = request.args.term
         if (
             not reply.vote_granted
-            and message.source != peer.name  # which needs no answer of its own to vote for itself
+            and message.source != peer.name  # a candidate may vote for itself without answering itself
             and not self._crashes
             and self.facts.no_entries
             and not self.facts.commands
             and reply.term == term
-            and not peer.led_terms  # a leader may have given itself an entry that nobody has seen yet
+            and not peer.led_terms  # a leader may have appended an entry that no message shows yet
             and self._candidates.get((peer.name, term)) == message.source
             and not peer.undecodable_votes
-            # §6: of a request that brings the term it takes no notice. Of one in a term that it has come to otherwise
-            # it may take as little, as long as it has heard a leader lately.
+            # §6: it may disregard a request that brings a new term, and one of a term that it learned otherwise, as
+            # long as it recently heard from a leader.
             and not (
                 delivery.informed_term >= term
                 and self.facts.may_disregard(peer, delivery.observed_term, delivery.at_ns)
@@ -374,8 +372,7 @@ class VotesForTheFirst(Rule):
             heard_a_leader = peer.lower_bound_term >= term
             if self.facts.available_ns(peer, at_ns, event.at_ns) > self.facts.grace_ns and not heard_a_leader:
                 self.report(
-                    f"peer {voter} was asked by nobody but {message.source} in term {term}, has an empty log "
-                    "like everybody, and refused its vote. A new term begins with no vote given, and a log "
-                    "equal to the voter's is up to date",
+                    f"Peer {voter} denied its vote to peer {message.source}, the only candidate of term {term}, though "
+                    "all logs are empty. A new term begins without a vote, and equal logs are equally up to date",
                     (at_ns, message, "answered"),
                 )

@@ -1,4 +1,4 @@
-"""What the rules share: what is known of each server over all its incarnations, and of each office."""
+"""What the rules share: facts about each server over all its incarnations, and about the leader of each term."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from labsim import Event
 from raftlab.trace.decoding import DecodedRequest, MessageDecoder
 from raftlab.trace.rpcs import APPEND, INSTALL, VOTE
 
-# §6: how long a voter may take for "lately".
+# §6: how recently a voter must have heard from a leader to disregard RequestVote.
 _RECENT_NS = 1_000_000_000
 _LONG_AGO_NS = 1 << 62
 _GRACE_NS = 150_000_000
@@ -23,7 +23,7 @@ _SAVES_IN_A_ROW = 10
 
 
 class Unverified(StrEnum):
-    """What a run rests on that messages must prove, and those that would prove it cannot be decoded."""
+    """What messages must prove, if those that would prove it cannot be decoded."""
 
     LEADERSHIP = "leadership"
     COMMITS = "commits"
@@ -146,39 +146,37 @@ class Facts:
         self.decoder = decoder
         self.unverified = unverified
         self.servers = 0
-        # Of the event being looked at: whichever messages tell of terms and logs, and saves, are numbered.
-        self.sequence = 0
+        self.sequence = 0  # of the current event: messages with terms or logs, and saves, are numbered
         self.peers = _PeerFactsByName()
         self.leaderships = _LeadershipsByTerm()
-        self.commands: set[Any] = set()  # all that were given to start(), as hashable() has them
-        self.no_entries = True  # as far as messages tell: no log has any
-        self.deliveries: dict[int, Delivery] = {}  # by identity of the Message; a duplicate is another
-        # By candidate and term: who has granted it a vote that arrived, itself included.
+        self.commands: set[Any] = set()  # all that were passed to start(), made hashable()
+        self.no_entries = True  # no message shows an entry in any log
+        self.deliveries: dict[int, Delivery] = {}  # by id() of the Message; a duplicate is another Message
+        # By candidate and term: the voters whose votes arrived, and the candidate.
         self.votes: dict[tuple[str, int], set[str]] = {}
-        self.granted: dict[tuple[str, int], str] = {}  # by voter and term: whom it has first answered with a vote
-        # By candidate and term: who has granted it a vote that it asked for with a flag set, and which flag.
+        self.granted: dict[tuple[str, int], str] = {}  # by voter and term: the first candidate that got its vote
+        # By candidate and term: the voters that granted a RequestVote with a flag set, and which flag.
         self.flagged_votes: dict[tuple[str, int], set[tuple[str, str]]] = {}
-        # Peers whose replies have a field of their own that has told, beside success, how far their log goes.
-        self.acknowledge_in_fields: set[str] = set()
-        # Under a service that is not the tester's: every snapshot that it has made, and the latest index of it.
+        self.acknowledge_in_fields: set[str] = set()  # peers that have acknowledged in an added field
+        # With the student's service: every snapshot that it has made, and its latest index.
         self.own_snapshots: dict[bytes, int] | None = None
         self.snapshot_ns_max = 0  # how long a service may be busy with a snapshot
         self.save_ns_max = 0  # how long a save may take, on the slowest disks so far
 
     @property
     def grace_ns(self) -> int:
-        """How late a right peer may act on what it knows, or send what it has prepared.
+        """The grace period: how late a correct peer may act on what it knows, or send what it has prepared.
 
-        Some read replies, or look for work, in a loop; and whoever waits for its disk waits for others' saves too.
+        Some peers poll for replies or work, and a save may have to wait for other saves.
         """
         return _GRACE_NS + _SAVES_IN_A_ROW * self.save_ns_max
 
-    # ---- keeping up, after the rules have looked ------------------------------------------------------------
+    # ---- recording, after the rules have checked the event --------------------------------------------------
 
     def new_entries(self, request: DecodedRequest) -> list[tuple[int, Any]]:
-        """Before the rules look: the entries that this leader had not shown before in its term, as (index, entry).
+        """Before the rules check: the entries that this leader had not sent before in its term, as (index, entry).
 
-        A leader sends the same entries many times over; looking at each once is what makes checking cheap.
+        A leader sends the same entries many times. Checking each only once keeps the rules cheap.
         """
         args = request.args
         entries = args.entries
@@ -195,7 +193,7 @@ class Facts:
             and last >= low - 1
             and (overlap < first or known.get(overlap) == entries[overlap - first].term)
         ):
-            # The stretch known so far is extended at its ends; what lies in it was looked at before.
+            # Extend the known range at its ends. The entries inside it were checked before.
             before = list(enumerate(entries[: max(low - first, 0)], first)) if first < low else []
             after = list(enumerate(entries[high + 1 - first :], high + 1)) if last > high else []
             leadership.known_range = (min(low, first), max(high, last))
@@ -229,7 +227,7 @@ class Facts:
                 self.no_entries = False
             return
         if term > peer.lower_bound_term:
-            # It leads now; what it starts from here on stays in its log as long as it does.
+            # It leads now, and keeps what it starts for as long as it leads.
             self._reset_lower_bound(peer, term)
         if method == APPEND:
             peer.last_append = args
@@ -263,7 +261,7 @@ class Facts:
         if term > peer.informed_term:
             self.inform_of_term(peer, term, event.at_ns)
         if term > peer.lower_bound_term:
-            # A new leader may make it cut its log, whatever it answers.
+            # A new leader may make it truncate its log, whatever it answers.
             self._reset_lower_bound(peer, term)
         if method == INSTALL:
             committed = args.last_included_index
@@ -272,7 +270,7 @@ class Facts:
         else:
             committed = args.leader_commit
             last_index = request.last_index
-            # Whichever of the two is the lower in the end, below this it is no news.
+            # It may apply up to the lower of the two, so both must exceed may_apply sooner or later.
             if committed > peer.may_apply or last_index > peer.may_apply:
                 self._learn_commit(peer, term, committed, last_index)
             if last_index:
@@ -281,11 +279,12 @@ class Facts:
             peer.known_committed = committed
 
     def _learn_commit(self, peer: PeerFacts, term: int, commit: int, verified: int) -> None:
-        told = peer.leader_commits.get(term)
-        if told is not None:
-            commit, verified = max(commit, told[0]), max(verified, told[1])
+        before = peer.leader_commits.get(term)
+        if before is not None:
+            commit, verified = max(commit, before[0]), max(verified, before[1])
         peer.leader_commits[term] = (commit, verified)
-        # What an earlier leader has committed, a later one has (§5.4.3): its word counts where a later one verified.
+        # A later leader has what an earlier one committed (§5.4.3), so an earlier leader_commit counts as far as a
+        # later leader has verified the log.
         for of_term in sorted(peer.leader_commits):
             if of_term <= term:
                 commit = max(commit, peer.leader_commits[of_term][0])
@@ -321,7 +320,7 @@ class Facts:
             self._raise_lower_bound(peer, args.term, (args.last_included_term, args.last_included_index))
 
     def _raise_lower_bound(self, peer: PeerFacts, term: int, log_lower_bound: tuple[int, int]) -> None:
-        """It has that entry, which the leader of that term has told of."""
+        """It has that entry, which the leader of that term sent."""
         if term == peer.lower_bound_term and log_lower_bound > peer.log_lower_bound:
             peer.log_lower_bound = peer.durable_lower_bound = log_lower_bound
 
@@ -350,7 +349,7 @@ class Facts:
                 elected = 2 * len(self.votes_for(peer, args.term)) > self.servers and args.term == peer.observed_term
                 if elected and peer.elected_term != args.term:
                     peer.elected_term = args.term
-                    peer.heard_leader_ns = event.at_ns  # itself, however long its first votes have waited for the last
+                    peer.heard_leader_ns = event.at_ns  # itself
             return
         if method == APPEND and reply.success:
             index = request.last_index
@@ -359,7 +358,7 @@ class Facts:
         else:
             return
         if follower == peer.name:
-            return  # it counts anyway, and once
+            return  # it always counts, and once
         leadership = self.leaderships[args.term]
         if index > leadership.match.get(follower, 0):
             leadership.match[follower] = index
@@ -370,7 +369,7 @@ class Facts:
         needed = self.servers // 2
         if len(leadership.match) >= needed > 0:
             majority = sorted(leadership.match.values(), reverse=True)[needed - 1]
-            # §5.4.2. Terms rise along a log: if any entry up to there is of this term, the last one is.
+            # §5.4.2. Terms never decrease along a log: if any entry up to there is of this term, the last one is.
             if majority > leadership.earned and leadership.entry_terms.get(majority) == term:
                 leadership.earned = majority
                 if majority > leader.known_committed:
@@ -387,7 +386,7 @@ class Facts:
         if not peer.pending_starts:
             return 0
         began = peer.pending_starts[0]
-        # Which of several it was nobody can tell. The earliest stays: so nothing is held against any of them.
+        # The trace does not show which of several calls it was. Keeping the earliest reports none of them wrongly.
         peer.pending_starts.pop()
         return began
 
@@ -411,7 +410,7 @@ class Facts:
         self.decoder.forget_head()
 
     def _reset_lower_bound(self, peer: PeerFacts, term: int) -> None:
-        # What start() has returned and no save has followed, a crash may still take away.
+        # A crash may still lose what start() has returned and no save has followed.
         peer.earlier_lower_bounds[peer.lower_bound_term] = (
             peer.durable_lower_bound if peer.unsaved else peer.log_lower_bound
         )
@@ -419,7 +418,7 @@ class Facts:
         peer.lower_bound_term, peer.log_lower_bound, peer.durable_lower_bound = term, (0, 0), (0, 0)
 
     def lower_bound_before(self, peer: PeerFacts, term: int) -> tuple[int, int]:
-        """The end of its log, at least, when it left the terms below this one, whatever it has learnt since."""
+        """A lower bound for its log at the time when it left the terms below this one."""
         if peer.lower_bound_term < term:
             return peer.log_lower_bound
         return (
@@ -433,7 +432,7 @@ class Facts:
 
     def record_save(self, peer: PeerFacts, number: int, snapshot: bytes, at_ns: int) -> None:
         peer.last_persist, peer.last_persist_ns = self.sequence, at_ns
-        # What was started while the disk was at work is not in it.
+        # It does not contain what was started after it began.
         peer.persist_began = max(peer.persist_began, peer.saving.pop(number, self.sequence))
         if peer.unsaved:
             peer.unsaved = [(index, began) for index, began in peer.unsaved if began >= peer.persist_began]
@@ -444,7 +443,7 @@ class Facts:
             if self.own_snapshots is not None:
                 peer.snapshot_saved = self.own_snapshots.get(snapshot, peer.snapshot_saved)
                 return
-            # The service's own, which begins with its index; what else a peer may save there says nothing.
+            # A snapshot of the tester's service begins with its index. Anything else tells nothing.
             with suppress(labgob.DecodeError):
                 peer.snapshot_saved = labgob.Decoder(snapshot).decode(int)
 
@@ -454,7 +453,7 @@ class Facts:
             peer.may_apply = index
 
     def record_crash(self, peer: PeerFacts) -> None:
-        """What it was told and has not shown may never have been saved, nor what it was given to start."""
+        """It may have lost terms that it received and never sent, and commands from start()."""
         peer.busy = False
         peer.informed_term, peer.informed_since_ns = peer.observed_term, peer.observed_since_ns
         peer.log_lower_bound = peer.durable_lower_bound
@@ -467,7 +466,7 @@ class Facts:
         peer.unavailable.clear()
 
     def record_unavailable(self, peer: PeerFacts, what: str, at_ns: int) -> None:
-        """It is paused, or its clock is held."""
+        """It is paused, or its clock is frozen."""
         if not peer.unavailable:
             peer.unavailable_since_ns = at_ns
         peer.unavailable.add(what)
@@ -479,7 +478,7 @@ class Facts:
                 peer.lost_time.append((peer.unavailable_since_ns, at_ns))
 
     def available_ns(self, peer: PeerFacts, since_ns: int, at_ns: int) -> int:
-        """How much of that time was the server's own: rules about time count no other."""
+        """How much of that interval the server could use. Rules about time count nothing else."""
         if not peer.lost_time and not peer.unavailable:
             return at_ns - since_ns
         lost_time = [*peer.lost_time, (peer.unavailable_since_ns, at_ns)] if peer.unavailable else peer.lost_time
@@ -494,16 +493,16 @@ class Facts:
         peer.informed_term, peer.informed_since_ns = term, at_ns
 
     def record_commit(self, peer: PeerFacts, index: int) -> None:
-        """It knows this to be committed, by whatever way."""
+        """It knows that this is committed."""
         peer.known_committed = max(peer.known_committed, index)
         peer.may_apply = max(peer.may_apply, index)
 
-    # ---- what cannot be read ----------------------------------------------------------------------------------
+    # ---- undecodable messages ---------------------------------------------------------------------------------
 
     def record_undecodable(self, peer: PeerFacts, source: str, *, resembles_vote: bool = False) -> None:
-        """Something from that peer has reached this one that nobody here can read. It may have said anything.
+        """An undecodable message from `source` has reached this peer. It may have had any content.
 
-        `like_a_vote`: with the fields of RequestVote and no others (a pre-vote), it brings no entry, no commit and no
+        `resembles_vote`: it has only the fields of RequestVote (a pre-vote, say), so it carries no entry, commit or
         acknowledgement.
         """
         self.sequence += 1
@@ -512,7 +511,7 @@ class Facts:
             peer.undecodable[source] = peer.last_undecodable = self.sequence
 
     def record_undecodable_reply(self, peer: PeerFacts, message: Message) -> None:
-        """The reply to it has reached this peer, and one of the two cannot be read."""
+        """A reply has reached this peer, and it or its request is undecodable."""
         self.record_undecodable(peer, message.target, resembles_vote=self.decoder.resembles_vote(message))
         with suppress(labgob.DecodeError):
             vote = self.decoder.decode_flagged_vote(message)
@@ -521,8 +520,8 @@ class Facts:
                 self.flagged_votes.setdefault((peer.name, term), set()).add((message.target, flag))
 
     def flagged_votes_for(self, candidate: PeerFacts, term: int) -> set[str]:
-        """Who has voted for it where it asked with a flag set, and has given that vote, or one with that flag, to no
-        other."""
+        """The peers that granted its flagged RequestVote, and granted no other candidate a vote with that flag or one
+        of that term."""
         given = self.flagged_votes.get((candidate.name, term), ())
         others = [votes for (name, of), votes in self.flagged_votes.items() if of == term and name != candidate.name]
         return {
@@ -533,17 +532,19 @@ class Facts:
         }
 
     def may_know_committed(self, peer: PeerFacts, index: int) -> bool:
-        """Whether an added field, or what nobody here can read, may have told it that this is committed, as another
-        server knows. Of one with a busy service nobody can tell: it knows more than it has applied."""
+        """Whether it may have learned that this is committed, from an added field or an undecodable message.
+
+        That requires another server that knows it. One with a busy service may know more than it has applied.
+        """
         if index > peer.max_extra_field and not peer.last_undecodable:
             return False
         others = (other for other in self.peers.values() if other is not peer)
         return any(max(other.known_committed, other.applied) >= index or other.busy for other in others)
 
-    # ---- what has happened, asked for a report alone ---------------------------------------------------------
+    # ---- queries for reports ---------------------------------------------------------------------------------
 
     def latest(self, before: Event, found: Callable[[Event], bool]) -> Event | None:
-        """The latest event up to this one of which that is true."""
+        """The latest event up to this one that `found` accepts."""
         looking = False
         for event in reversed(self.trace):
             looking = looking or event is before
@@ -551,23 +552,24 @@ class Facts:
                 return event
         return None
 
-    # ---- what a right peer may have known, asked before it is accused -----------------------------------------
+    # ---- what a correct peer may have known, checked before a violation is reported ---------------------------
 
     def may_disregard(self, peer: PeerFacts, term: int, at_ns: int) -> bool:
-        """§6: whoever has heard its leader lately may disregard a RequestVote; so may a leader that hears a majority.
+        """§6: a peer that recently heard from its leader may disregard RequestVote, as may a leader that recently heard
+        from a majority.
 
-        `term`: its own, when the request came in. When it answers, it may have heard of a later one.
+        `term`: its own at the arrival of the request. By the time of its answer it may know a later one.
         """
         if self.available_ns(peer, peer.heard_leader_ns, at_ns) <= _RECENT_NS:
             return True
         heard = sum(self.available_ns(peer, when, at_ns) <= _RECENT_NS for when in peer.heard_from.values())
         if 2 * (heard + 1) <= self.servers:
             return False
-        # Whoever has just got the last vote that it needs leads, though it has yet to say so.
+        # A candidate that has just received its last needed vote leads, though it has sent nothing as leader yet.
         return peer.last_append_term == term or 2 * len(self.votes_for(peer, term)) > self.servers
 
     def votes_for(self, candidate: PeerFacts, term: int) -> set[str]:
-        """Who has voted for it, as far as it has heard: itself too, unless it is known to have voted for another."""
+        """The voters whose votes have reached it, and itself unless it is known to have voted for another."""
         votes = self.votes.get((candidate.name, term), {candidate.name})
         own = self.granted.get((candidate.name, term), candidate.name)
         return votes if own == candidate.name else votes - {candidate.name}
@@ -588,12 +590,13 @@ class Facts:
         )
 
     def holders(self, leader: PeerFacts, term: int, index: int) -> list[str]:
-        """The followers that may have acknowledged it to that leader: as in Figure 2, in an added field, or unread."""
+        """The followers that may have acknowledged it to that leader: as in Figure 2, in an added field, or in an
+        undecodable message."""
         leadership = self.leaderships[term]
         since = leadership.known_since.get(index, 0)
         followers = [name for name in self.peers if name != leader.name]
         in_extra_fields = self._acknowledged_in_extra_fields(leader, term, index)
-        # Peers may pass entries on among themselves, and tell the leader of each other.
+        # Peers may forward entries to each other, and acknowledge for each other.
         relayed = leader.last_undecodable > since
         return sorted(
             name
@@ -606,7 +609,7 @@ class Facts:
         )
 
     def _acknowledged_in_extra_fields(self, leader: PeerFacts, term: int, index: int) -> set[str]:
-        """Of the followers, those that may have acknowledged it in an added field."""
+        """The followers that may have acknowledged it in an added field."""
         return {
             name
             for name, max_extra_field in self.leaderships[term].max_extra_fields.items()
@@ -614,7 +617,7 @@ class Facts:
         }
 
     def is_verified(self, leader: PeerFacts, term: int, index: int) -> bool:
-        """Whether acknowledgements that can be read, in added fields or not, make a majority."""
+        """Whether decodable acknowledgements, in added fields or not, make a majority."""
         match = self.leaderships[term].match.items()
         holders = {name for name, known in match if known >= index} | self._acknowledged_in_extra_fields(
             leader, term, index
@@ -622,7 +625,7 @@ class Facts:
         return 2 * (len(holders) + 1) > self.servers
 
     def _may_have_got(self, name: str, leader: PeerFacts, term: int, index: int) -> bool:
-        """From that leader: by AppendEntries, or by something unread."""
+        """From that leader: by AppendEntries, or in an undecodable message."""
         peer = self.peers[name]
         return peer.received.get(term, (0, 0))[1] >= index or leader.name in peer.undecodable
 
@@ -635,7 +638,7 @@ def same_command(one: Any, other: Any) -> bool:
     if one.__class__ is other.__class__:
         return bool(one == other)
     try:
-        # Two peers' own copies of one class: no object of one equals one of the other, but they travel alike.
+        # Two peers may have copies of one class whose objects never compare equal, but encode alike.
         return labgob.encode([one]) == labgob.encode([other])
     except labgob.EncodeError:
         return False

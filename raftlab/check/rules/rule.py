@@ -1,35 +1,33 @@
-"""What a rule is: one statement about the protocol, and the events it wants to see.
+"""A rule: one statement about the protocol, checked by methods that are called for events.
 
-A rule is a class with methods named for what happens to a message, and for which RPC (vote, append, snapshot; without
-one: all three):
+A method is named for what happens to a message and for the RPC (vote, append, snapshot; without one: all three):
 
-    on_send_append(event, peer, message, args)           `peer` is the sender; no entries yet, see AppendHead
-    on_any_send(event, peer, message)                    of these three or not, readable or not
-    on_any_answer(event, peer, message)                  to one of these three that could be read, readable or not
+    on_send_append(event, peer, message, args)           `peer` is the sender; without entries, see AppendHead
+    on_any_send(event, peer, message)                    any RPC, decodable or not
+    on_any_answer(event, peer, message)                  to a decoded request of these three; the reply may not decode
     on_deliver_vote(event, peer, message, request)       `peer` is the receiver
     on_answer_vote(event, peer, message, request, reply, delivery)
     on_reply_append(event, peer, message, request, reply)     `peer` is the caller again
 
-With `_new_term` after it, a method sees only messages whose terms are news: most say nothing about terms that was not
-said before. They are of the term that their seat has shown (and, when sent, has heard of), a reply too, and a leader
-that sends one has sent an AppendEntries in that term before. Rules about terms skip those.
+A method with the suffix `_new_term` gets only messages that may carry a new term, which are few. It does not get a
+message of the peer's current term, if a reply to it is of that term too and its leader has already sent AppendEntries
+in that term.
 
-An AppendEntries that its leader has just sent, word for word, and sends again, with no news of its log in between, is
-repeated: only on_any_send() sees it.
+If a leader repeats an AppendEntries that differs in no byte from its last one, only on_any_send() gets it.
 
-    on_new_entries(event, message, request, fresh)             entries were delivered that are new from this leader
-    on_refuse(…)                                         an AppendEntries was answered with no; as on_answer
-    on_command(event, peer, index, command)              one was applied
-    on_started(event, peer, started, began)              start() said yes; `began`: when it was called, at the earliest
-    on_claim(at_ns, peer, term)                          get_state() said that it leads that term
+    on_new_entries(event, message, request, new_entries) entries that this leader had not sent before were delivered
+    on_refuse(…)                                         success is False in the answer to AppendEntries; as on_answer
+    on_command(event, peer, index, command)              a command was applied
+    on_started(event, peer, started, began)              start() accepted a command; `began`: its earliest call
+    on_claim(at_ns, peer, term)                          get_state() reported leadership of that term
     on_restore(peer)                                     a service begins from its snapshot
     on_crash(peer)
     on_persist(event, peer, saved)                       a save has taken effect
-    on_first_save()                                      somebody saves for the first time
+    on_first_save()                                      a peer saves for the first time in this run
 
-A method of another name that begins with on_ is an error when the class is made, not a rule that never looks.
+Any other method name that begins with on_ raises TypeError when the class is defined.
 
-They run before the shared facts take the event in, so `self.facts` is what was known before it.
+The methods run before `self.facts` records the event, so it is what was known before.
 """
 
 from __future__ import annotations
@@ -72,15 +70,15 @@ _STEPS = {
 
 
 class Rule:
-    name: str  # for tables and statistics
-    title: str  # begins the sentence in a report
-    section: str  # where the paper says so
-    # Whether it holds against a peer that something was never said. Then it asks first whether something that nobody
-    # can read has reached that peer (PeerFacts.undecodable), and assumes the best.
+    name: str  # in tables and statistics
+    title: str  # what must hold; a report shows it after "Broken rule:"
+    section: str  # of the paper
+    # Whether it concludes something from a message that was not received. Then it first checks whether an undecodable
+    # message has reached that peer (PeerFacts.undecodable), and assumes the best.
     concludes_from_silence = False
-    # Of these, whether a vote, or news of a term, is enough for that (PeerFacts.undecodable_votes).
+    # Whether an undecodable vote or term is enough for that (PeerFacts.undecodable_votes).
     is_about_votes = False
-    # Whether it is broken by what a peer does not do. That says little about why, so the usual diagnoses are asked.
+    # Whether a peer breaks it by not acting. That says little about the cause, so all diagnoses are tried.
     is_omission = False
 
     def __init_subclass__(cls) -> None:
@@ -88,25 +86,25 @@ class Rule:
             if name.startswith("on_") and name not in _STEPS:
                 near = difflib.get_close_matches(name, _STEPS, n=1)
                 hint = f"; did you mean {near[0]}?" if near else ""
-                raise TypeError(f"{cls.__name__}.{name}(): nothing of that name happens to a rule{hint}")
+                raise TypeError(f"{cls.__name__}.{name}(): unknown event method{hint}")
 
     def __init__(self, facts: Facts, reporter: Reporter) -> None:
         self.facts = facts
         self._reporter = reporter
 
     def report_pending(self) -> None:
-        """Another rule was broken and the run ends. Whoever waits before it accuses somebody does it now."""
+        """Report a violation that is still pending: another rule is broken and the run ends."""
 
     def report(self, text: str, *evidence: tuple[int, Message, str] | str, peer: str | None = None) -> NoReturn:
-        """Evidence: lines, or (at_ns, message, "sent" | "delivered" | "answered") to be told as one.
+        """End the run. Evidence: lines, or (at_ns, message, "sent" | "delivered" | "answered"), each shown as a line.
 
-        `peer`: who is to blame, if it is not the one whose event this is.
+        `peer`: the one that broke the rule, if it is not the one whose event this is.
         """
         self._reporter(self, text, *evidence, peer=peer)
 
 
 def describe_message(at_ns: int, message: Message, what: str) -> str:
-    """One message in one line: when, from whom to whom, and the fields that matter."""
+    """One message in one line: time, sender, receiver, and the important fields."""
     name = message.method_name
     line = f"  {at_ns / 1e9:.6f} s  {name} {message.source}->{message.target} {what}: {_fields(message)}"
     if what == "answered" or (what == "reply arrived"):
@@ -117,12 +115,12 @@ def describe_message(at_ns: int, message: Message, what: str) -> str:
 def _fields(message: Message) -> str:
     args: Any = message.decode_args()
     try:
-        return _fields_that_matter(message, args)
-    except (AttributeError, TypeError):  # it has not the paper's
+        return _paper_fields(message, args)
+    except (AttributeError, TypeError):
         return short(args)
 
 
-def _fields_that_matter(message: Message, args: Any) -> str:
+def _paper_fields(message: Message, args: Any) -> str:
     if message.rpc == VOTE:
         return f"term {args.term}, last entry {args.last_log_index} of term {args.last_log_term}"
     if message.rpc == APPEND:
@@ -135,7 +133,7 @@ def _fields_that_matter(message: Message, args: Any) -> str:
     return short(args)
 
 
-# ---- words -----------------------------------------------------------------------------------------------------
+# ---- text ------------------------------------------------------------------------------------------------------
 
 
 def peers_text(names: Sequence[str]) -> str:
@@ -146,4 +144,4 @@ def peers_text(names: Sequence[str]) -> str:
 
 def majority_note(count: int, servers: int) -> str:
     """What to add to "2 of 4"."""
-    return ", and half is no majority" if 2 * count == servers else ""
+    return "; half is not a majority" if 2 * count == servers else ""

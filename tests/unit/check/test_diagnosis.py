@@ -283,7 +283,7 @@ DEFECTS = {
         elect_over_a_slow_network,
         (TIMEOUT, "ELECTION_TIMEOUT_S = (0.6, 0.6)"),
         words=("no leader. In all of them two or more peers campaigned at the same instant", "20 ms to come back"),
-        not_words=("seeded",),
+        not_words=("the same seed",),
     ),
     "random seeded alike": Defect(
         "split_votes",
@@ -292,14 +292,14 @@ DEFECTS = {
             "        self._reset_election_timer()\n        self._spawn(self._ticker)",
             "        random.seed(42)\n        self._reset_election_timer()\n        self._spawn(self._ticker)",
         ),
-        words=("All 3 did so every time", "random is seeded alike in each of them"),
-        not_words=("widen", "drawn once"),
+        words=("All 3 peers did so every time", "the same seed"),
+        not_words=("Widen", "drawn once"),
     ),
     "narrow timers": Defect(
         "split_votes",
         elect_over_a_slow_network,
         (TIMEOUT, "ELECTION_TIMEOUT_S = (0.600, 0.603)"),
-        words=("differ by less than a round trip; widen the random range (§9.3)", "20 ms to come back"),
+        words=("differ by less than a round trip. Widen the random range (§9.3)", "20 ms to come back"),
         not_words=("drawn once",),
     ),
     "a timeout drawn once for each peer": Defect(
@@ -307,15 +307,15 @@ DEFECTS = {
         lab("test_split_votes_are_rare_2c"),
         ("        self._reset_election_timer()\n        self._spawn(self._ticker)", DRAWN_ONCE),
         ("time.monotonic() + random.uniform(*ELECTION_TIMEOUT_S)", "time.monotonic() + self.timeout_s"),
-        words=("Each tries again after the same time, every time: peer ", "drawn once for each peer"),
-        not_words=("widen",),
+        words=("tries again after the same time: peer ", "drawn once per peer"),
+        not_words=("Widen",),
     ),
     "a timeout drawn at every look at the clock": Defect(
         "split_votes",
         lab("test_split_votes_are_rare_2c"),
         mutant="rerandomize-each-tick",
-        words=("of many draws, one at every look at the clock, the shortest wins",),
-        not_words=("drawn once for each peer",),
+        words=("one timeout per reset of the timer",),
+        not_words=("drawn once per peer",),
     ),
     "timers of 5 to 9 ms, looked at every 10": Defect(
         "split_votes",
@@ -326,27 +326,27 @@ DEFECTS = {
         words=("no leader. In all of them two or more peers campaigned", "Candidates try again after 10 ms", "§5.6"),
     ),
     "vote kept in a new term": Defect(
-        "votes_denied_for_nothing",
+        "votes_denied_without_reason",
         lab("test_reelection_2a"),
         ("self.voted_for = None\n            self._persist()", "self._persist()"),
-        words=("denied by a peer that had voted for nobody", "voted_for is not cleared"),
+        words=("a peer that had not voted in the term denied its vote", "voted_for is not cleared"),
         checked=False,
     ),
     "equal logs refused": Defect(
-        "votes_denied_for_nothing",
+        "votes_denied_without_reason",
         elect,
         ("(args.last_log_term, args.last_log_index) >= (", "(args.last_log_term, args.last_log_index) > ("),
         words=("its log is empty", "equal logs are up to date: compare with >="),
         checked=False,
     ),
     "every request is taken for an old one": Defect(
-        "votes_denied_for_nothing",
+        "votes_denied_without_reason",
         elect,
         ("        return term == self.current_term\n", "        term == self.current_term\n"),
-        words=("No peer has ever granted a vote", "or the request is taken for one of an earlier term"),
+        words=("No peer has ever granted a vote", "treats a request of its own term as one of an earlier term"),
     ),
     "equal logs refused unless they are empty": Defect(
-        "votes_denied_for_nothing",
+        "votes_denied_without_reason",
         lab("test_rejoin_2b"),
         (
             "(args.last_log_term, args.last_log_index) >= (self._term_at(last), last)",
@@ -357,14 +357,14 @@ DEFECTS = {
         checked=False,
     ),
     "an election timeout in ms": Defect(
-        "nobody_campaigns",
+        "no_candidates",
         elect,
         (TIMEOUT, "ELECTION_TIMEOUT_S = (400, 800)"),
         words=("Thread-1 (_ticker) of peer 0 waits for an event, in _ticker (peer.py:", "not milliseconds"),
         not_words=("is its thread started",),
     ),
     "a tick in ms": Defect(
-        "nobody_campaigns",
+        "no_candidates",
         elect,
         mutant="design-event-loop",
         edits_of_mutant=(("TICK_S = 0.010", "TICK_S = 10"),),
@@ -372,7 +372,7 @@ DEFECTS = {
         not_words=("is its thread started",),
     ),
     "no election timer, and a thread that waits a minute for news": Defect(
-        "nobody_campaigns",
+        "no_candidates",
         elect,
         ("if time.monotonic() >= self.election_deadline:", "if False:"),
         ("return left_s if", "return 0.1 if"),
@@ -384,46 +384,46 @@ DEFECTS = {
         "leader_calls_itself",
         lab("test_initial_election_2a"),
         ("if peer != self.me and (idle or (", "if (idle or ("),
-        words=("sent itself an AppendEntries at ", "send to all peers but itself"),
+        words=("sent itself an AppendEntries at ", "Do not send to peers[me]"),
         not_words=("too slow",),
     ),
     "get_state() compares an enum with a string": Defect(
-        "leads_and_denies_it",
+        "leader_reports_false",
         elect,
         ("return self.current_term, self.role is Role.LEADER", 'return self.current_term, self.role == "leader"'),
-        words=(" follow it. But its get_state(), asked at ", "says that it does not lead", "get_state() is wrong"),
+        words=(" followed it. But its get_state(), called at ", "returned is_leader=False", "get_state() is wrong"),
     ),
     "an exception swallowed where heartbeats are sent": Defect(
         "heartbeats_too_slow",
         lab("test_initial_election_2a"),
         ("pause_s = self._tick()", SWALLOWED_TICK),
         ("self._replicate(heartbeat=True)", "self._replicate(hearbeat=True)"),
-        words=("No leader has sent anybody a second AppendEntries.", "an exception is swallowed"),
+        words=("No leader has sent any peer a second AppendEntries.", "exception is swallowed"),
         not_words=("too slow",),
     ),
     "index and term compared with and": Defect(
-        "votes_denied_for_nothing",
+        "votes_denied_without_reason",
         lab("test_rejoin_2b"),
         (
             "(args.last_log_term, args.last_log_index) >= (self._term_at(last), last)",
             "args.last_log_term >= self._term_at(last) and args.last_log_index >= last",
         ),
-        words=("compare the terms of the last entries first",),
+        words=("Compare the terms of the last entries first",),
         not_words=("voted_for",),  # one has voted for two in two terms
     ),
     "an exception swallowed where votes are asked for": Defect(
-        "nobody_campaigns",
+        "no_candidates",
         elect,
         ("            last = self._last_log_index()\n            args = RequestVoteArgs", SWALLOWED),
-        words=("terms have risen meanwhile: peer 0 is in ", "the requests do not leave"),
+        words=("terms have risen: peer 0 is in ", "the requests are not sent"),
         not_words=("is its thread started",),
     ),
     "pre-votes are refused": Defect(
-        "nobody_campaigns",
+        "no_candidates",
         elect,
         mutant="design-pre-vote",
         edits_of_mutant=(("PreVoteReply(self.current_term, granted)", "PreVoteReply(self.current_term, False)"),),
-        words=("Raft.pre_vote, which is no RPC of the paper, was called ", "who refuses there"),
+        words=("peers called Raft.pre_vote, which is not an RPC from the paper, ", "which peers reject it"),
         not_words=("is its thread started",),
     ),
     "a leader's heartbeats wait, and it had fetched as a follower": Defect(
@@ -432,52 +432,52 @@ DEFECTS = {
         mutant="design-pull",
         edits_of_mutant=(("        self.changed.notify_all()  # the ticker sleeps until an election is due\n", ""),),
         words=("heartbeats are too slow for these election timeouts",),
-        not_words=("hands leadership over",),
+        not_words=("transfers leadership",),
     ),
     "leadership is handed over after every command": Defect(
-        "leadership_is_handed_over",
+        "leadership_transferred",
         lab("test_concurrent_starts_2b"),
         mutant="design-disk-thread",
         edits_of_mutant=(("SLOW_COMMITS = 8", "SLOW_COMMITS = 0"),),
-        words=("which is no RPC of the paper. ", "the leader is to stay"),
+        words=("which is not an RPC from the paper. ", "the leader must stay"),
         not_words=("reset the election timer",),
     ),
     "votes are asked for one after the other": Defect(
         "votes_one_after_another",
         lab("test_many_elections_2a"),
         *ONE_VOTE_AT_A_TIME,
-        words=("had no answer, and never asked peers ", "each call in a thread of its own"),
+        words=("got no answer, and never asked peers ", "each call in a separate thread"),
     ),
     "peer 0 taken for nobody": Defect(
-        "zero_taken_for_nobody",
+        "vote_for_peer_0_forgotten",
         lab("test_reelection_2a"),
         (
             "self.voted_for in (None, args.candidate_id)",
             "(not self.voted_for or self.voted_for == args.candidate_id)",
         ),
         ("if self.voted_for is None:", "if not self.voted_for:"),
-        words=("was for peer 0, and did not keep it from the second.", "0 is taken for nobody"),
-        not_words=("not looked at",),
+        words=("was for peer 0, and it voted again", "0 is treated as no vote"),
+        not_words=("not checked",),
         seeds=range(1, 7),
     ),
     "a vote for peer 0 taken for none, where others are kept": Defect(
-        "zero_taken_for_nobody",
+        "vote_for_peer_0_forgotten",
         lab("test_many_elections_2a"),
         (
             "self.voted_for in (None, args.candidate_id)",
             "(not self.voted_for or self.voted_for == args.candidate_id)",
         ),
         ("if self.voted_for is None:", "if not self.voted_for:"),
-        words=("Votes for others do: peer ",),
-        not_words=("not looked at", "not set", "for itself"),
+        words=("Votes for other peers are remembered: peer ",),
+        not_words=("not checked", "not set", "for itself"),
         seeds=range(2, 3),  # with others peer 0 votes twice first
     ),
     "a candidate's own vote is not noted": Defect(
-        "zero_taken_for_nobody",
+        "vote_for_peer_0_forgotten",
         lab("test_reelection_2a"),
         ("        self.voted_for = self.me\n", ""),
-        words=("was for peer 0, and did not keep", "voted_for is not set, to its own number, when it campaigns"),
-        not_words=("Votes for others do",),
+        words=("was for peer 0, and it voted again", "voted_for is not set to its own number when it campaigns"),
+        not_words=("Votes for other peers",),
         seeds=range(1, 7),
     ),
     "calls in the thread that answers": Defect(
@@ -490,7 +490,7 @@ DEFECTS = {
                 "        self._call(*call)\n",
             ),
         ),
-        words=("has never made two calls at a time. From ", "make each call in a thread of its own"),
+        words=("has never made two calls at a time. From ", "make each call in a separate thread"),
         not_words=("lock", "election timer"),
         seeds=range(1, 7),
     ),
@@ -498,14 +498,17 @@ DEFECTS = {
         "call_waits_for_a_thread",
         elect,
         ("self._spawn(self._ticker)", "self._ticker()"),
-        words=("is still being made: it waits for an event, in __init__ > _ticker (", "called by __init__ itself"),
-        not_words=("is not among these",),
+        words=(
+            "has not returned: it waits for an event, in __init__ > _ticker (",
+            "__init__ runs a loop that never ends",
+        ),
+        not_words=("was never started or has ended",),
     ),
     "refusals counted": Defect(
-        "no_counted_as_a_vote",
+        "denials_counted_as_votes",
         lab("test_reelection_2a"),
         ("if sum(self.votes.values()) > len(self.peers) // 2:", "if len(self.votes) > len(self.peers) // 2:"),
-        words=(" refused. The no of peer ", "Count those with vote_granted alone"),
+        words=(" denied them. The denial of peer ", "Count only those with vote_granted"),
         seeds=range(1, 7),
     ),
     "answers counted, not voters": Defect(
@@ -514,7 +517,7 @@ DEFECTS = {
         ("        self.votes[peer] = granted\n", "        self.yes += granted\n"),
         ("        if sum(self.votes.values()) > len", "        if self.yes > len"),
         ("        self.votes = {}\n        self._reset", "        self.yes = 0\n        self._reset"),
-        words=("for its vote of term ", "more than once, and got it ", "Note who has voted, in a set"),
+        words=("for its vote in term ", "more than once, and received it ", "Keep the voters in a set"),
         not_words=("earlier terms",),
     ),
     "votes of all campaigns in one dict": Defect(
@@ -523,8 +526,8 @@ DEFECTS = {
         ("def _campaign(self) -> None:", "def _campaign(self, votes: dict[int, bool] = {}) -> None:"),
         ("        self.votes = {}\n        self._reset", "        self.votes = votes\n        self._reset"),
         words=(
-            "nobody else has voted for peer ",
-            "In earlier terms others had: peer ",
+            "no other peer voted for peer ",
+            "In earlier terms others did: peer ",
             "a default argument (votes={})",
         ),
         seeds=range(1, 7),
@@ -533,11 +536,11 @@ DEFECTS = {
         "earlier_votes_counted",
         lab("test_late_votes_2a"),
         mutant="stale-vote-counted",
-        words=("In earlier terms others had: peer ", "Compare the term of the request with current_term"),
+        words=("In earlier terms others did: peer ", "compare the term of its request with current_term"),
         not_words=("default argument",),
     ),
     "a loop's variable seen too late": Defect(
-        "asks_one_for_all",
+        "all_requests_to_one_peer",
         lab("test_many_elections_2a"),
         mutant="design-event-loop",
         edits_of_mutant=(
@@ -551,13 +554,13 @@ DEFECTS = {
         words=(" sent 6 RequestVotes of term ", "all of them to peer 6", "lambda peer=peer"),
     ),
     "one entry too many behind the snapshot": Defect(
-        "taken_for_known_since_the_snapshot",
+        "unsaved_after_the_snapshot",
         lab("test_snapshot_basic_2d"),
         (
             "suffix = self.log[index - self.last_included_index + 1 :]",
             "suffix = self.log[index - self.last_included_index :]",
         ),
-        words=("Then it saved its snapshot, which ends with entry 9", "believes to have these entries already"),
+        words=("Then it saved its snapshot, which ends with entry 9", "assumes that it has these entries already"),
         seeds=range(1, 7),
     ),
     "one place for all answers": Defect(
@@ -568,28 +571,28 @@ DEFECTS = {
             ("        self.tick = Event(self._on_tick)\n", ONE_SLOT),
             ("        slot: queue.Queue[Any] = queue.Queue()\n", "        slot = self.slot\n"),
         ),
-        words=(" had two requests on its desk, the ", "Give each call a place of its own"),
+        words=("Two requests were waiting at peer ", "Use a separate queue or variable for each call"),
         seeds=range(1, 7),
     ),
     "no election timer": Defect(
-        "nobody_campaigns",
+        "no_candidates",
         elect,
         ("if time.monotonic() >= self.election_deadline:", "if False:"),
         ("return left_s if", "return 0.1 if"),
         words=("No peer has ever sent a RequestVote.", "is its thread started"),
     ),
     "candidates try once": Defect(
-        "nobody_campaigns",
+        "no_candidates",
         elect_over_a_slow_network,
         (TIMEOUT, "ELECTION_TIMEOUT_S = (0.6, 0.6)"),
         *NEVER_RETRIES,
-        words=("The last to try: peers 0, 1 and 2, in term 1, without a majority.", "does not try again"),
+        words=("The last candidates: peers 0, 1 and 2, in term 1, without a majority.", "does not try again"),
     ),
     "votes counted wrongly": Defect(
-        "won_and_never_acted",
+        "winner_never_acts",
         elect,
         ("sum(self.votes.values()) > len(self.peers) // 2", "sum(self.votes.values()) > len(self.peers)"),
-        words=("of 3 votes in term", "never sent an AppendEntries", "check how votes are counted"),
+        words=("of 3 votes in term", "never sent AppendEntries", "Check how votes are counted"),
     ),
     "slow heartbeats": Defect(
         "heartbeats_too_slow",
@@ -598,7 +601,7 @@ DEFECTS = {
             "self._replicate(heartbeat=True)\n                return HEARTBEAT_S",
             "self._replicate(heartbeat=True)\n                return 1.5",
         ),
-        words=("election timer ran out", "heartbeats are too slow"),
+        words=("election timer expired", "heartbeats are too slow"),
         not_words=("milliseconds",),
     ),
     "a heartbeat's pause in ms": Defect(
@@ -612,13 +615,13 @@ DEFECTS = {
         "heartbeats_too_slow",
         keep_the_leader_though_a_peer_is_gone,
         *ONE_SENDER_FOR_ALL,
-        words=("was then waiting for peer", "give each call a thread of its own"),
+        words=("was then waiting for peer", "Make each call in a separate thread"),
     ),
     "heartbeats do not reset the timer": Defect(
         "heartbeats_do_not_reset_the_timer",
         lab("test_initial_election_2a"),
         ("self._reset_election_timer()\n        return True", "return True"),
-        words=("of them in term", "never more than 10", "does not reset the election timer"),
+        words=("of them in term", "at most 10", "does not reset the election timer"),
     ),
     "a denied vote resets the timer": Defect(
         "stale_candidates",
@@ -628,7 +631,7 @@ DEFECTS = {
         words=(
             "could win (its log ends at 21 of term",
             "never campaigned",
-            "votes that it denied",
+            "it denied ",
             "ends at 1 of term",
         ),
     ),
@@ -640,7 +643,7 @@ DEFECTS = {
         words=(
             "reply to its ",
             "later it still sends ",
-            "step down on any higher term",
+            "Step down on any higher term",
         ),
     ),
     "calls under the lock": Defect(
@@ -654,14 +657,14 @@ DEFECTS = {
         "start_waits_for_the_lock",
         lab("test_follower_failure_2b"),
         *CALLS_UNDER_LOCK,
-        words=("held it, and waited for the reply to a call, in _replicate_to (peer.py:", "during a call"),
+        words=("held it and waited for the reply to a call, in _replicate_to (peer.py:", "during a call"),
         seeds=range(1, 7),
     ),
     "sleeps with the lock": Defect(
         "start_waits_for_the_lock",
         lab("test_rpc_bytes_2b"),
         ("return HEARTBEAT_S\n", "time.sleep(HEARTBEAT_S)\n                return 0.001\n"),
-        words=("Thread-1 (_ticker) held it, and slept, in _ticker > _tick (peer.py:", "while it sleeps"),
+        words=("Thread-1 (_ticker) held it and slept, in _ticker > _tick (peer.py:", "while it sleeps"),
     ),
     "calls under the lock, some time ago": Defect(
         "answers_only_after_its_call",
@@ -674,18 +677,18 @@ DEFECTS = {
         "waits_for_room_and_answers_nothing",
         lab("test_snapshot_basic_2d"),
         mutant="event-loop-applych-under-lock",
-        words=("One of its threads waits for room in apply_ch", "Let a thread of its own feed apply_ch"),
+        words=("One of its threads waits for room in apply_ch", "Put messages on apply_ch in a separate thread"),
         not_words=("lock",),
     ),
     "the thread that does all the work waits for itself": Defect(
-        "does_nothing_any_more",
+        "inactive_peer",
         lab("test_basic_agree_2b"),
         mutant="channels-lock-taken-twice",
-        words=("answered nothing from ", "Nor has it sent anything since then", "own threads calls get_state()"),
+        words=("answered nothing from ", "It has sent nothing since then", "own threads calls get_state()"),
         not_words=("lock", "heartbeats"),
     ),
     "the thread that does all the work ends": Defect(
-        "does_nothing_any_more",
+        "inactive_peer",
         lab("test_basic_agree_2b"),
         mutant="design-event-loop",
         edits_of_mutant=(
@@ -694,11 +697,11 @@ DEFECTS = {
                 "            self._release(answers)\n            if self.commit_index or ",
             ),
         ),
-        words=("Its own threads: Thread-2 (_tick) sleeps", "the thread that does its work has ended, or waits"),
+        words=("Its own threads: Thread-2 (_tick) sleeps", "its main thread has ended, or waits"),
         not_words=("_own",),
     ),
     "a thread that calls what waits for it": Defect(
-        "does_nothing_any_more",
+        "inactive_peer",
         lab("test_basic_agree_2b"),
         mutant="design-event-loop",
         edits_of_mutant=(
@@ -730,26 +733,31 @@ DEFECTS = {
             "        with self.mu:\n            return self.current_term, self.role",
             "        self.mu.acquire()\n        return self.current_term, self.role",
         ),
-        words=("a lock whose holder has ended", "on a way without release()"),
+        words=("a lock whose holder has ended", "without release()"),
         not_words=("election timer",),
     ),
     "votes without the lock": Defect(
-        "went_on_during_a_save",
+        "no_lock_during_a_save",
         lab("test_slow_disks_2c"),
         (
             "with self.mu:\n            if not self._observe_term(args.term):",
             "if True:\n            if not self._observe_term(args.term):",
         ),
-        words=("began a save", "before it ended it was asked by peer", "Disks are slow", "it holds no lock there"),
+        words=(
+            "began a save",
+            "Before the save ended, ",
+            "Disks are slow",
+            "it does not hold the lock during the save",
+        ),
     ),
     "snapshots without the lock": Defect(
-        "went_on_during_a_save",
+        "no_lock_during_a_save",
         lab("test_snapshot_slow_disks_2d"),
         (
             "with self.mu:\n            if index > self.last_applied:",
             "if True:\n            if index > self.last_applied:",
         ),
-        words=("began a save", "before that had ended", "it holds no lock there"),
+        words=("began a save", "before the first had ended", "it does not hold the lock during the save"),
     ),
     "apply_ch under the lock": Defect(
         "lock_held_while_waiting",
@@ -758,7 +766,7 @@ DEFECTS = {
             "self.apply_ch.put(msg, timeout=HEARTBEAT_S)",
             "with self.mu:\n                        self.apply_ch.put(msg)",
         ),
-        words=("until the end", "apply_ch", "release it before the put()"),
+        words=("until the end", "apply_ch", "Release it before the put()"),
     ),
     "lock taken twice": Defect(
         "lock_held_while_waiting",
@@ -770,54 +778,54 @@ DEFECTS = {
         words=("waits for a lock that it holds itself",),
     ),
     "next_index stays": Defect(
-        "same_place_rejected",
+        "same_index_rejected",
         lab("test_rejoin_2b"),
         ("self.next_index[peer] = max(next_index, self.match_index[peer] + 1)", "pass"),
-        words=("times to append behind index", "refused every time", "next_index does not move back"),
+        words=(" AppendEntries with prev_log_index ", "rejected all of them", "next_index does not decrease"),
     ),
     "snapshot never sent": Defect(
-        "same_place_rejected",
+        "same_index_rejected",
         lab("test_snapshot_install_2d"),
         ("if prev < base:", "prev = max(prev, base)\n        if prev < base:"),
         ("if args.prev_log_index != self.next_index[peer] - 1:", "if False:"),
-        words=("and has sent no InstallSnapshot", "then its snapshot must be sent (§7)"),
+        words=("and has sent no InstallSnapshot", "the leader must send its snapshot (§7)"),
     ),
     "back up one by one": Defect(
         "back_up_one_by_one",
         back_up_a_long_way,
         ("next_index = reply.conflict_index\n", "next_index = args.prev_log_index\n"),
         ("if reply.conflict_term > 0:", "if False:"),
-        words=("one entry at a time", "at prev_log_index 41 down to", "a whole term per rejection (§5.3"),
+        words=("one entry at a time", "with prev_log_index 41 down to", "a whole term per rejection (§5.3"),
     ),
     "commit wants all": Defect(
         "commit_frozen",
         lab("test_follower_failure_2b"),
         ("sorted(self.match_index)[(len(self.peers) - 1) // 2]", "min(self.match_index)"),
-        words=("which is of its own term: with itself 2 of 3", "the leader_commit it sends is still"),
+        words=("with the leader 2 of 3 peers", "the leader still sends leader_commit"),
     ),
     "an unanswered call taken for a refusal": Defect(
-        "unanswered_taken_as_refusal",
+        "no_answer_treated_as_rejection",
         lab("test_lost_replies_cost_nothing_2b"),
         mutant="timeout-as-reject",
-        words=("has refused nothing in that term", "a call that returns None is taken for a refusal"),
+        words=("has rejected nothing in that term", "a call that returns None as a rejection"),
     ),
     "all is sent again and again": Defect(
         "acknowledged_sent_again",
         lab("test_rpc_bytes_2b"),
         mutant="resend-acked-log",
-        words=("had acknowledged before", "had had its yes to all up to "),
+        words=("had acknowledged before", "had acknowledged all up to "),
     ),
     "a late reply takes next_index back": Defect(
         "acknowledged_sent_again",
         lab("test_late_reply_costs_nothing_2b"),
         mutant="match-regresses",
-        words=("match_index only grows",),
+        words=("match_index never decreases",),
     ),
     "every start() sends all again": Defect(
         "sent_before_the_answer",
         many_starts_at_once,
         ("if peer != self.me and (idle or (heartbeat and self.sent_at[peer] < long_ago)):", "if peer != self.me:"),
-        words=("while the answer to the same entries was still under way", "every start() sends all"),
+        words=("while the answer to the same entries was in flight", "every start() sends all"),
     ),
     "a heartbeat every 5 ms": Defect(
         "heartbeats_too_often",
@@ -826,30 +834,30 @@ DEFECTS = {
         words=("the same AppendEntries without entries", ": one every ", "One every 100 ms is enough"),
     ),
     "replies of an earlier term counted": Defect(
-        "counted_too_much",
+        "wrong_acknowledgements_counted",
         lab("test_reply_from_an_earlier_term_2b"),
         mutant="stale-ae-reply-used",
-        words=("yes to an AppendEntries of term 1, sent at ", "an answer to a request of an earlier term is counted"),
+        words=("for an AppendEntries of term 1, sent at ", "it counts a reply to a request of an earlier term"),
     ),
     "entries shared with the log": Defect(
-        "counted_too_much",
+        "wrong_acknowledgements_counted",
         lab("test_everything_at_once_2c"),
         mutant="shared-entry-alias",
-        words=("after that had been sent", "a list of entries that is shared with it and has grown since"),
+        words=("to its log later, at ", "a list of entries that it shares with the log"),
     ),
     "len(log) taken for an index by start()": Defect(
         "off_by_the_snapshot",
         lab("test_snapshot_basic_2d"),
         ("return self.last_included_index + len(self.log) - 1", "return len(self.log) - 1"),
-        words=("9 less, and 9 is where its snapshot ends", "len(log) is not an index any more"),
+        words=("The difference is 9, the last index in its snapshot", "len(log) is not an index"),
         seeds=range(2, 7),  # with 1 an IndexError comes first
     ),
     "len(log) taken for an index by a follower": Defect(
         "commit_never_applied",
         lab("test_snapshot_basic_2d"),
         ("min(args.leader_commit, prev + len(args.entries))", "min(args.leader_commit, len(self.log) - 1)"),
-        words=("It has kept a snapshot instead of the beginning of its log", "len(log) is not an index any more"),
-        not_words=("heartbeats do not raise commit_index",),
+        words=("a snapshot has replaced the beginning of its log", "len(log) is not an index"),
+        not_words=("a heartbeat does not update commit_index",),
     ),
     "len(log) taken for an index by a leader": Defect(
         "commit_frozen",
@@ -858,7 +866,7 @@ DEFECTS = {
             "self.match_index[self.me] = self._last_log_index()\n            self._advance",
             "self.match_index[self.me] = len(self.log) - 1\n            self._advance",
         ),
-        words=("It has kept a snapshot instead of the beginning of its log", "len(log) is not an index any more"),
+        words=("a snapshot has replaced the beginning of its log", "len(log) is not an index"),
     ),
     "the log is shorter than prev_log_index": Defect(
         "prev_beyond_the_log",
@@ -867,34 +875,34 @@ DEFECTS = {
             "and not self._has_entry(prev, args.prev_log_term):",
             "and self._term_at(prev) != args.prev_log_term:",
         ),
-        words=("to append behind entry ", "has never been shown to go beyond ", "an entry that it does not have"),
+        words=("with prev_log_index ", "has never gone beyond entry ", "an entry that it does not have"),
         not_words=("last_included_index",),
     ),
     "heartbeats do not commit": Defect(
         "commit_never_applied",
         lab("test_basic_agree_2b"),
         ("self._commit_through(min(", "args.entries and self._commit_through(min("),
-        words=("came without entries", "heartbeats do not raise commit_index", "its service is still at 0"),
+        words=("were without entries", "a heartbeat does not update commit_index", "it has applied only up to 0"),
     ),
     "applier not woken": Defect(
         "commit_never_applied",
         lab("test_basic_agree_2b"),
         ("self.commit_index = index\n            self.committed.notify()", "self.commit_index = index"),
-        words=("No peer has ever put anything on apply_ch", "or is not woken when commit_index rises"),
+        words=("No peer has ever put anything on apply_ch", "is not notified when commit_index rises"),
     ),
     "applier not started": Defect(
         "commit_never_applied",
         lab("test_basic_agree_2b"),
         ("        self._spawn(self._applier)\n", ""),
         words=("No peer has ever put anything on apply_ch", "own threads: Thread-1 (_ticker)", "was never started"),
-        not_words=("commit_index is not raised",),
+        not_words=("commit_index is not updated",),
     ),
     "entries never sent": Defect(
         "start_never_sent",
         lab("test_basic_agree_2b"),
         ("entries = self.log[prev + 1 - base :]", "entries: list[LogEntry] = []"),
         ("return self.next_index[peer] <= self._last_log_index() or args", "return args"),
-        words=("start(100) of peer", "no AppendEntries has carried entry 1.", "have gone out without it"),
+        words=("start(100) on peer", "no AppendEntries has contained entry 1.", "were sent without it"),
     ),
     "entries go out one by one": Defect(
         "start_never_sent",
@@ -904,8 +912,8 @@ DEFECTS = {
             "lacking = self._append_entries_answered(peer, args, reply)",
             "self._append_entries_answered(peer, args, reply)\n                    lacking = False",
         ),
-        words=("was sent entries 1 to ", "meanwhile, one entry in a message.", "send more of them in one message"),
-        not_words=("have gone out without it",),
+        words=("entries 1 to ", "one entry per message.", "Send more of them per message"),
+        not_words=("were sent without it",),
     ),
     "start() wakes nobody": Defect(
         "start_never_sent",
@@ -920,13 +928,13 @@ DEFECTS = {
             "if peer != self.me and (idle and self._last_log_index() == 0 or",
         ),
         (TIMEOUT, "ELECTION_TIMEOUT_S = (3.0, 4.0)"),
-        words=("the thread that sends is not woken by start()",),
+        words=("start() does not notify the thread that sends",),
     ),
     "start() returns the wrong index": Defect(
         "start_never_sent",
         lab("test_basic_agree_2b"),
         ("return self._last_log_index(), self", "return self._last_log_index() + 1, self"),
-        words=("the command went out as entry 1.", "start() returns the wrong index"),
+        words=("the command was sent as entry 1.", "start() returns the wrong index"),
     ),
     "the snapshot again and again": Defect(
         "same_snapshot_again",
@@ -935,46 +943,46 @@ DEFECTS = {
             "self.next_index[peer] = max(self.next_index[peer], args.last_included_index + 1)\n        return True",
             "return False",
         ),
-        words=("the snapshot through index", "next_index is not moved on to last_included_index + 1"),
+        words=("the snapshot through index", "next_index is not set to last_included_index + 1"),
     ),
     "a part of the snapshot again and again": Defect(
         "same_snapshot_again",
         lab("test_snapshot_crash_before_save_2d"),
         mutant="design-chunked",
         edits_of_mutant=(("            elif reply.expects == 0:\n                t.offset = 0\n", ""),),
-        words=("sent peer ", "the part at offset ", "back to the first one (Figure 13)"),
-        not_words=("next_index is not moved on",),
+        words=("sent peer ", "the part at offset ", "the first part again (Figure 13)"),
+        not_words=("next_index is not set",),
     ),
     "index not translated": Defect(
         "index_error_after_snapshot",
         lab("test_snapshot_basic_2d"),
         ("entry = self.log[self.last_applied - self.last_included_index]", "entry = self.log[self.last_applied]"),
-        words=("has kept a snapshot instead of the beginning of its log since", "subtract the snapshot's"),
+        words=("a snapshot has replaced the beginning of peer ", "subtract the snapshot's"),
     ),
     "term not saved": Defect(
-        "forgot_over_a_restart",
+        "term_lost_in_a_restart",
         lab("test_persist1_2c"),
         ("state.encode(self.current_term)", "state.encode(0)"),
-        words=("crashed, was started again at", "is not saved, or not read back"),
+        words=("crashed, restarted at", "are not saved, or not restored"),
     ),
     "vote not saved": Defect(
         "voted_again_after_restart",
         vote_over_a_restart,
         ("state.encode(self.voted_for)", "state.encode(None)"),
-        words=("in the same term at", "does not hold that vote", "its vote did not survive the crash"),
+        words=("in the same term at", "does not contain that vote", "its vote did not survive the crash"),
     ),
     "a snapshot clears the vote": Defect(
         "voted_again_after_restart",
         lab("test_snapshot_in_new_term_2d"),
         mutant="snap-forgets-vote",
-        words=("may hold the first vote; what it saved at ", "voted_for was cleared in between, without a new term"),
+        words=("may contain the first vote. The state of ", "voted_for was cleared in between, without a new term"),
         not_words=("did not survive",),
     ),
     "vote cleared without a new term": Defect(
         "voted_again_after_restart",
         lab("test_vote_survives_restart_2c"),
         mutant="votedfor-reset-same-term",
-        words=("may hold that vote", "cleared without a new term"),
+        words=("may contain that vote", "cleared without a new term"),
         not_words=("did not survive",),
     ),
 }
@@ -1035,8 +1043,8 @@ def test_an_older_terms_entry_waits_and_rightly_so(tmp_path):
     (told,) = diagnose(run.simulation.trace, run.error)
     text = told.replace("\n", " ")
     assert "A majority stores its log through index 2, but that entry is of term 1" in text
-    assert "Likely: nothing is wrong with that." in text
-    assert "Do not remove the check." in text
+    assert "Likely: the peer is correct here." in text
+    assert "Do not remove that check." in text
 
 
 # ---- what a diagnosis does not say where it cannot know -------------------------------------------------------
@@ -1101,7 +1109,7 @@ def test_a_timer_is_not_to_blame_where_its_thread_waits_for_the_lock(tmp_path):
         error = Failure("no leader", snapshot=ClusterSnapshot(threads=(wait,)))
         return [found.name for found in examine(run.simulation.trace, error, end_ns=run.simulation.now_ns)]
 
-    assert told(WaitKind.EVENT) == ["nobody_campaigns"]
+    assert told(WaitKind.EVENT) == ["no_candidates"]
     assert told(WaitKind.LOCK) == []
 
 
@@ -1136,7 +1144,7 @@ def test_get_state_is_right_before_the_election(tmp_path):
         error = Failure("no leader", snapshot=ClusterSnapshot(states=states))
         return [found.name for found in examine(run.simulation.trace, error, end_ns=run.simulation.now_ns)]
 
-    assert told(spoken[-1].at_ns, False) == ["leads_and_denies_it"]
+    assert told(spoken[-1].at_ns, False) == ["leader_reports_false"]
     assert told(spoken[-1].at_ns, True) == []
     assert told(first.at_ns - 1, False) == []
 
@@ -1283,8 +1291,11 @@ def test_a_vote_for_peer_0_is_blamed_alone_only_where_others_are_kept():
         return [cause.replace("\n", " ") for cause in causes]
 
     (sure,), (unsure,) = told(refuses=True), told(refuses=False)
-    assert "Votes for others do: peer 3 had voted for peer 1 in term 1" in sure and "not looked at" not in sure
-    assert "Votes for others do" not in unsure and "voted_for is not looked at" in unsure
+    assert (
+        "Votes for other peers are remembered: peer 3 had voted for peer 1 in term 1" in sure
+        and "not checked" not in sure
+    )
+    assert "Votes for other peers" not in unsure and "voted_for is not checked" in unsure
     assert told(refuses=True, first="1") == []
 
 
@@ -1297,7 +1308,7 @@ def test_a_refusal_is_no_cause_where_the_leader_began_long_after_it():
         builder.append("0", "1", 1)
         return run_summary(builder, "earned-leadership", "0")
 
-    assert (told(0), told(100)) == (["no_counted_as_a_vote"], [])
+    assert (told(0), told(100)) == (["denials_counted_as_votes"], [])
 
 
 def test_earlier_votes_are_no_cause_where_the_term_is_another_s():
@@ -1330,7 +1341,7 @@ def test_whoever_asks_one_peer_again_and_again_does_not_ask_it_for_all():
                 builder.now_ms += step_ms - 1
                 builder.send("0", "2", RequestVoteArgs(term, 0, 0, 0))
             builder.now_ms += 500
-        return "asks_one_for_all" in [found.name for found in examine(builder.trace, Failure("no leader"))]
+        return "all_requests_to_one_peer" in [found.name for found in examine(builder.trace, Failure("no leader"))]
 
     assert (told(0), told(100)) == (True, False)
 
@@ -1348,7 +1359,7 @@ def test_the_snapshot_is_no_cause_of_what_was_never_saved_or_after_a_later_save(
         del builder.trace[-1]  # the run ends with the answer
         return run_summary(builder, "saved-before-reply", "1")
 
-    assert (told(True), told(False), told(True, True)) == (["taken_for_known_since_the_snapshot"], [], [])
+    assert (told(True), told(False), told(True, True)) == (["unsaved_after_the_snapshot"], [], [])
 
 
 def test_answers_are_called_mixed_up_only_where_the_other_request_waits(tmp_path):

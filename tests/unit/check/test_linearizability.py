@@ -47,61 +47,61 @@ RIGHT = {
     "two keys, each in an order of its own": ["a put x 1", "a", "b get y", "b", "a get x", "a 1"],
 }
 WRONG = {
-    "a value from nowhere": (["a get x", "a 1"], "a read '1' for 'x', and nobody wrote '1'"),
+    "a value from nowhere": (["a get x", "a 1"], "a read '1' for 'x', but no operation wrote '1'"),
     "a stale read": (
         ["a put x 1", "a", "a put x 2", "a", "b get x", "b 1"],
-        "b read '1' for 'x', but put('x', '2') of a had replaced that: put('x', '2') of a had returned before that "
+        "b read '1' for 'x', but put('x', '2') by a had replaced it: put('x', '2') by a had returned before that "
         "get was called",
     ),
     "the first value after a write": (
         ["a put x 1", "a", "b get x", "b"],
-        "b read nothing for 'x', although put('x', '1') of a had returned before that get was called",
+        "b read nothing for 'x', although put('x', '1') by a had returned before that get was called",
     ),
     "a read that goes back": (
         ["a append x 1;", "b get x", "b 1;", "c get x", "c"],
-        "b read '1;' for 'x', and then a get that was called later went back: c read nothing for 'x'",
+        "b read '1;' for 'x', and a get that was called later returned an older value: c read nothing for 'x'",
     ),
     "an append that is seen later, and not now": (
         ["a put x 1;", "a", "b append x 2;", "b", "a get x", "c get x", "a 1;", "c 1;2;"],
-        "a read '1;' for 'x', although append('x', '2;') of b had returned before that get was called; c read '1;2;' "
-        "for 'x' in the end",
+        "a read '1;' for 'x', although append('x', '2;') by b had returned before that get was called; later c read "
+        "'1;2;' for 'x'",
     ),
     "an append that is lost": (
         ["a put x 1;", "a", "b append x 2;", "b", "a get x", "a 1;"],
-        "append('x', '2;') of b had returned, but what it wrote is lost: a read '1;' for 'x'",
+        "append('x', '2;') by b had returned, but what it wrote is lost: a read '1;' for 'x'",
     ),
     "an append twice": (
         ["a append x 1;", "a", "b get x", "b 1;1;"],
-        "append('x', '1;') of a took effect twice: b read it at two places",
+        "append('x', '1;') by a took effect twice: b read it at two places",
     ),
     "a put twice": (
         ["a put x 1;", "a", "b append x 3;", "c put x 2;", "c", "b", "b get x", "b 2;", "c get x", "c 1;"],
-        "c read '1;' for 'x', but put('x', '2;') of c had replaced that: put('x', '2;') of c had returned before that "
+        "c read '1;' for 'x', but put('x', '2;') by c had replaced it: put('x', '2;') by c had returned before that "
         "get was called",
     ),
     "an append again, on another put": (
         ["a append x 1;", "a", "b get x", "b 1;", "b put x 2;", "b", "b get x", "b 2;1;"],
-        "append('x', '1;') of a took effect twice: it is in what b read and, behind another put, in what b read",
+        "append('x', '1;') by a took effect twice: b read it and, after another put, b read it",
     ),
     "two orders of two appends": (
         ["a append x 1;", "b append x 2;", "a", "b", "c get x", "c 1;2;", "c get x", "c 2;1;"],
-        "c read '2;1;' for 'x', and c read '1;2;' for 'x': each of these appends comes right behind the same value",
+        "c read '2;1;' for 'x', and c read '1;2;' for 'x': different appends come right after the same value",
     ),
     "appends against the clock": (
         ["a append x 1;", "a", "b append x 2;", "b", "c get x", "c 2;1;"],
-        "append('x', '1;') of a had returned before append('x', '2;') of b was called, but c read '2;1;' for 'x'",
+        "append('x', '1;') by a had returned before append('x', '2;') by b was called, but c read '2;1;' for 'x'",
     ),
     "a read of the future": (
         ["a append x 0;", "a", "b get x", "b 0;1;", "a append x 1;", "a"],
-        "b read '0;1;' for 'x', before append('x', '1;') of a was even called",
+        "b read '0;1;' for 'x' before append('x', '1;') by a was called",
     ),
     "a put that did not replace": (
         ["a put x 1;", "a", "a put x 2;", "a", "b get x", "b 1;2;", "b append x 3;", "b"],
-        "put('x', '2;') of a must replace what was there, but b read '1;2;' for 'x'",
+        "put('x', '2;') by a must replace the old value, but b read '1;2;' for 'x'",
     ),
     "a put between, and yet not": (
         ["a put x 1;", "a", "b put x 2;", "b", "a append x 3;", "a", "c get x", "c 1;3;"],
-        "c read '1;3;' for 'x', but put('x', '2;') of b had replaced that: put('x', '2;') of b had returned before "
+        "c read '1;3;' for 'x', but put('x', '2;') by b had replaced it: put('x', '2;') by b had returned before "
         "that get was called",
     ),
 }

@@ -829,7 +829,7 @@ def test_who_has_voted_for_another_and_leads_has_nobodys_vote():
     builder.save("1")
     builder.vote("1", "0", 1)
     builder.send("0", "1", AppendEntriesArgs(1, 0, 0, 0, [], 0))
-    assert "leads term 1 with 0 of 3 votes, nobody's; it has given its own to another" in builder.failure().text
+    assert "leads term 1 with 0 of 3 votes; it gave its own to another" in builder.failure().text
 
 
 @pytest.mark.parametrize(("later_ms", "broken"), [(900, None), (1100, "higher-term-wins")])
@@ -848,7 +848,7 @@ def test_a_leader_whose_first_vote_is_old_may_disregard_a_candidate_since_its_la
         return
     failure = builder.failure()
     assert failure.rule == broken
-    assert "and had heard from no majority for a second (§6)" in failure.text
+    assert "not heard from a majority for a second (§6)" in failure.text
 
 
 @pytest.mark.parametrize(("first", "broken"), [(True, None), (False, "terms-never-fall")])
@@ -916,12 +916,10 @@ def test_half_of_four_is_called_so():
 
         return tell
 
-    assert "with 2 of 4 votes, its own and peer 1's, and half is no majority" in failure_of(elected_by_half, 4).text
-    assert (
-        "says that entry 1 of term 1 is committed, but only peer 1 has acknowledged it: with its own that makes 2 of "
-        "4, and half is no majority"
-    ) in failure_of(stored_by("1"), 4).text
-    assert "but no follower has acknowledged it: with its own that makes 1 of 5" in failure_of(stored_by(), 5).text
+    assert "with 2 of 4 votes: its own and peer 1's; half is not a majority" in failure_of(elected_by_half, 4).text
+    text = failure_of(stored_by("1"), 4).text
+    assert "but only peer 1 has acknowledged it: with the leader 2 of 4 peers; half is not a majority" in text
+    assert "but no follower has acknowledged it: with the leader 1 of 5 peers" in failure_of(stored_by(), 5).text
     assert "only peers 1 and 2 have acknowledged it: with its own that makes 3 of 7" in (
         failure_of(stored_by("1", "2"), 7).text
     )
@@ -935,8 +933,8 @@ def test_what_a_leader_applies_too_early_is_told_with_its_term():
         builder.apply("1", 1, 10)
 
     failure = failure_of(tell)
-    assert "peer 1, leading term 2, " in failure.text and failure.peer == "1"
-    assert failure.evidence[-1].endswith("peer 1 applied entry 1")
+    assert "Peer 1, leader of term 2, " in failure.text and failure.peer == "1"
+    assert failure.evidence[-1].endswith("peer 1 applies entry 1")
 
 
 def test_a_late_verdict_about_saving_says_that_it_is_late_and_when_the_last_save_was():
@@ -952,9 +950,9 @@ def test_a_late_verdict_about_saving_says_that_it_is_late_and_when_the_last_save
         builder.crash("0")
 
     told, late = failure_of(at_once), failure_of(later)
-    assert "told only now" not in told.text and "it last answered in a lower term, at " in told.text
-    assert "saved, for the last time before that" in told.evidence[0]
-    assert "This is told only now, because nobody need save anything before the crash of peer 0" in late.text
+    assert "reported only now" not in told.text and "its last answer in a lower term, at " in told.text
+    assert "its last save before that" in told.evidence[0]
+    assert "This is reported only now, because nobody need save anything before the crash of peer 0" in late.text
     assert "it last answered" not in late.text  # it has answered nobody
     assert late.evidence[0] == "  peer 1 had never saved anything before that"
     assert (told.peer, late.peer) == ("1", "1")
@@ -973,8 +971,8 @@ def test_a_snapshot_between_a_yes_and_a_no_is_told():
         return failure_of(story_of)
 
     with_it, without, at_once = tell(True), tell(False), tell(True, back_ms=5)
-    assert "In between it was sent a snapshot" in with_it.text and "install_snapshot" in with_it.evidence[1]
-    assert "begins before a snapshot" in at_once.text and "begins before a snapshot" not in with_it.text
+    assert "In between it received a snapshot" in with_it.text and "install_snapshot" in with_it.evidence[1]
+    assert "begins before the snapshot" in at_once.text and "begins before the snapshot" not in with_it.text
     assert "snapshot" not in without.text and len(without.evidence) == 2
 
 
@@ -1004,9 +1002,9 @@ def test_a_term_that_no_entry_can_have_is_told_with_what_may_be_behind_it():
 
         return failure_of(story_of).text
 
-    assert "100 is a command that start() was given: term and command have changed places" in tell(100, 1)
+    assert "100 is a command passed to start(): term and command are swapped" in tell(100, 1)
     assert "changed places" not in tell(100, 2) + tell(99, 1) + tell(0, 1)
-    assert "what has term 0 stands in the list before the first entry" in tell(0, None)
+    assert "the placeholder before the first entry" in tell(0, None)
 
 
 def test_next_index_is_named_where_prev_log_index_is_wrong_and_prev_log_term_where_that_is():
@@ -1018,7 +1016,7 @@ def test_next_index_is_named_where_prev_log_index_is_wrong_and_prev_log_term_whe
         return failure_of(story_of).text
 
     below, of_a_term = tell(-1, 0), tell(0, 1)
-    assert "next_index must not fall below 1" in below and "prev_log_term is" not in below
+    assert "next_index must not be less than 1" in below and "prev_log_term is" not in below
     assert "prev_log_term is the term of the entry at prev_log_index" in of_a_term and "next_index" not in of_a_term
 
 
@@ -1033,8 +1031,8 @@ def test_a_second_vote_that_is_answered_in_a_later_term_is_told_so():
 
         return failure_of(story_of).text
 
-    assert "Its answer says that it is in term 2: a request of an earlier term is refused" in tell(2)
-    assert tell(1).endswith("peer 2 voted twice in term 1, for 0 and for 1")
+    assert "Its answer is in term 2: a peer must reject" in tell(2)
+    assert tell(1).endswith("Peer 2 voted twice in term 1, for peers 0 and 1")
 
 
 def test_calls_of_start_that_overlap_are_told_where_their_results_are_exchanged():
@@ -1052,7 +1050,7 @@ def test_calls_of_start_that_overlap_are_told_where_their_results_are_exchanged(
         assert failure.rule == "start-tells-index"
         return failure.text
 
-    mixed_up = "what belongs to two calls that overlap is mixed up"
+    mixed_up = "the calls overlap"
     assert mixed_up in tell((10, 0), (11, 0), (11, 1), (10, 2))
     assert mixed_up in tell((10, 0), (11, 0), (11, 1))
     assert mixed_up not in tell((11, 0), (11, 1), (10, 0), (10, 2))

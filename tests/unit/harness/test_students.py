@@ -131,7 +131,7 @@ def test_index_error_shows_the_numbers_in_its_line(tmp_path):
     in_hand = squeezed(" ".join(lines[5:]))
     assert "args=RequestVoteArgs(term=1, candidate_id=" in in_hand and "last_log_index=0, last_log_term=0)" in in_hand
     assert in_hand.count("args=") == 1
-    peers = in_hand.partition("Of the peer: ")[2]
+    peers = in_hand.partition("Peer: ")[2]
     assert "len(self.log)=1, self.last_included_index=0" in peers
     assert "self.next_index is the list self.match_index" in peers and peers.count("is the list") == 1
     assert "self.current_term=1" in peers and "self.voted_for=None" in peers
@@ -145,9 +145,9 @@ def test_numbers_are_shown_only_for_index_errors(tmp_path):
     edit = ("up_to_date = (", "up_to_date = {}[self.current_term] or (")
     elsewhere = ("up_to_date = (", "up_to_date = None + self.current_term or (")
     path = edited_reference(tmp_path, edit)
-    assert "Of the peer: " in told(path)
-    assert "Of the peer: " not in told(path, realtime=True)
-    assert "Of the peer: " not in told(edited_reference(tmp_path, elsewhere))
+    assert "Peer: " in told(path)
+    assert "Peer: " not in told(path, realtime=True)
+    assert "Peer: " not in told(edited_reference(tmp_path, elsewhere))
 
 
 def test_unfinished_skeleton_method_names_its_task(tmp_path):

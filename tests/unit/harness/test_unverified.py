@@ -89,15 +89,15 @@ def test_leading_without_votes_breaks_a_rule(tmp_path, isolated):
 
 def test_claim_is_reported_with_its_peer(tmp_path):
     text = told(peer(tmp_path, state="1, self.me == 0"))
-    assert "peer 0 leads term 1 with 1 of 3 votes, its own" in text
-    assert "get_state() of peer 0 says that it leads term 1" in text
+    assert "Peer 0 leads term 1 with 1 of 3 votes: its own" in text
+    assert "get_state() on peer 0 reports that it leads term 1" in text
 
 
 def test_accepting_a_command_is_a_claim(tmp_path):
     taker = peer(tmp_path, start="1, 1, self.me == 0")
     text = told(taker, agree)
     assert "A leader needs votes from a majority (§5.2)" in text
-    assert "start() of peer 0 says that it leads term 1, and takes a command" in text
+    assert "start() on peer 0 reports that it leads term 1" in text
 
 
 def test_a_single_server_leads_without_messages(tmp_path):
@@ -111,7 +111,7 @@ def test_leading_by_pings_is_unverified(tmp_path):
     outcome, run = run_once(ELECTION, load_peer(written(tmp_path, BULLY)))
     assert outcome.ending is Ending.UNVERIFIED
     (line,) = run.unverified
-    assert "no check can read votes from a majority" in line and "Raft.ping" in line
+    assert "Leadership cannot be verified" in line and "Raft.ping" in line
     assert "RequestVoteArgs: term, candidate_id" in line and "raft/messages.py" in line
 
 
@@ -123,11 +123,11 @@ def test_on_real_threads_a_leader_must_have_sent_something(tmp_path):
 @pytest.mark.parametrize(
     ("fields", "in_2a", "in_2b"),
     [
-        ({"vote_granted": "yes"}, {"Who leads"}, {"Who leads"}),
-        ({"last_log_term": "at"}, {"Who leads"}, {"Who leads"}),
-        ({"success": "matches"}, set(), {"What is committed"}),
-        ({"entries": "items"}, set(), {"What is committed"}),
-        ({"vote_granted": "yes", "success": "matches"}, {"Who leads"}, {"Who leads", "What is committed"}),
+        ({"vote_granted": "yes"}, {"Leadership"}, {"Leadership"}),
+        ({"last_log_term": "at"}, {"Leadership"}, {"Leadership"}),
+        ({"success": "matches"}, set(), {"Commits"}),
+        ({"entries": "items"}, set(), {"Commits"}),
+        ({"vote_granted": "yes", "success": "matches"}, {"Leadership"}, {"Leadership", "Commits"}),
     ],
 )
 def test_renamed_fields_make_tests_unverified(tmp_path, fields, in_2a, in_2b):
@@ -246,7 +246,7 @@ class InvitedArgs:
 
 @pytest.mark.parametrize(
     ("led_before", "voters", "expected"),
-    [(True, "0", []), (True, "", ["earned-leadership"]), (False, "0", ["Who leads"])],
+    [(True, "0", []), (True, "", ["earned-leadership"]), (False, "0", ["Leadership"])],
 )
 def test_leadership_transfer_is_verified_by_flagged_votes(led_before, voters, expected):
     """Whom a leader asks to campaign may say so by a flag in RequestVote (dissertation 3.10)."""

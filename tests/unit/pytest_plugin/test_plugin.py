@@ -175,9 +175,9 @@ def test_disabled_checks_are_reported_once(run, pytester, workers):
     test = f"{LAB / 'test_2a.py'}::test_reelection_2a"
     text = run(test, "-q", "--runs", 3, "--raft", folder, *workers, code=0)
     unread = (
-        "No check can read replies to Raft.append_entries: they have no field 'success' (its requests are checked).\n"
+        "Replies to Raft.append_entries are not checked: they have no field 'success' (its requests are checked).\n"
     )
-    assert text.count(unread) == text.count("so these assume the best of whoever gets one: earned-leadership, ") == 1
+    assert text.count(unread) == text.count("so these rules assume the best for its receiver: earned-leadership, ") == 1
 
 
 @IN_WORKERS
@@ -186,7 +186,7 @@ def test_unverified_tests_are_explained_once_and_counted(run, pytester, workers)
     renamed_package(folder, vote_granted="yes")
     tests = [f"{LAB / 'test_2a.py'}::{name}" for name in ("test_initial_election_2a", "test_reelection_2a")]
     text = run(*tests, "-q", "--runs", 2, "--raft", folder, *workers, code=0)
-    assert text.count("Who leads cannot be verified: ") == 1
+    assert text.count("Leadership cannot be verified: ") == 1
     assert "RequestVoteReply: term, vote_granted" in text
     assert text.count("Part 2A is unverified: 2 tests rely on messages that cannot be decoded") == 1
 

@@ -218,16 +218,16 @@ DEEP = "[" * 20_000 + "]" * 20_000
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", ":1: this is no file of choices"),
-        ("{}", ":1: this is no file of choices"),
-        ('{"format":"raftlab choices","version":9,"test":"t"}', ":1: choices of version 9; this lab reads version 2"),
-        ('{"format":"raftlab choices","version":2,"test":"t"}\n{"place":["node"]}', ":2: this is no choice: "),
-        ('{"format":"raftlab choices","version":2,"test":"t"}\n\n{"at_ns":1,"nth":"x","task":"t"}', ":3: this is no "),
-        ('{"format":"raftlab choices","version":2,"test":"t"}\nnonsense', ":2: this is no choice: "),
-        (f'{{"format":"raftlab choices","version":2,"test":"t","x":{DEEP}}}', ":1: this is no file of choices"),
+        ("", ":1: not a file of choices"),
+        ("{}", ":1: not a file of choices"),
+        ('{"format":"raftlab choices","version":9,"test":"t"}', ":1: version 9 of the format; this program reads 2"),
+        ('{"format":"raftlab choices","version":2,"test":"t"}\n{"place":["node"]}', ":2: not a choice: "),
+        ('{"format":"raftlab choices","version":2,"test":"t"}\n\n{"at_ns":1,"nth":"x","task":"t"}', ":3: not a "),
+        ('{"format":"raftlab choices","version":2,"test":"t"}\nnonsense', ":2: not a choice: "),
+        (f'{{"format":"raftlab choices","version":2,"test":"t","x":{DEEP}}}', ":1: not a file of choices"),
         (
             f'{{"format":"raftlab choices","version":2,"test":"t"}}\n{{"place":[],"ordinal":1,"value":{DEEP}}}',
-            ":2: this is no choice: ",
+            ":2: not a choice: ",
         ),
     ],
 )

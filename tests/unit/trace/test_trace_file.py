@@ -198,7 +198,7 @@ HEADER = '{"format":"raftlab trace","version":2}\n'
         ),
         (
             '{"format":"raftlab trace","version":2,"events":2}\n{"at_ns":1,"kind":"phase"}\n',
-            ":2: the file ends after 1 of the 2 events its first line promises",
+            ":2: the file has 1 events, but its first line says 2",
         ),
     ],
 )

@@ -466,7 +466,7 @@ def test_undecodable_messages_are_remarked(tmp_path: Path) -> None:
     assert result.score == 20, result
     assert (
         result.remarks[0]
-        == "No check can read replies to Raft.append_entries: they have no field 'success' (its requests are checked)."
+        == "Replies to Raft.append_entries are not checked: they have no field 'success' (its requests are checked)."
     )
     assert "so these assume the best of whoever gets one: earned-leadership, " in result.remarks[1]
     # The names of its methods and fields could tell everybody what a hidden test says.
