@@ -519,7 +519,7 @@ def _known_rule(name: str) -> str:
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1)
         raise _StepError(
-            f"there is no rule {name!r}; {f'did you mean {near[0]!r}?' if near else 'see docs/student/checks.md'}"
+            f"there is no rule {name!r}; {f'did you mean {near[0]!r}?' if near else 'see docs/student/rules.md'}"
         )
     return name
 

@@ -93,7 +93,7 @@ def test_files_and_tests_named_in_guides_exist(page):
 def test_every_rule_is_in_the_list_of_checks():
     rows = [
         [cell.strip(" `") for cell in line.strip("|").split("|")]
-        for line in (ROOT / "docs" / "student" / "checks.md").read_text(encoding="utf-8").splitlines()
+        for line in (ROOT / "docs" / "student" / "rules.md").read_text(encoding="utf-8").splitlines()
         if line.startswith("| `")
     ]
     rules = [[r.name, r.title, r.section, "all" if r.concludes_from_silence else ""] for r in RULES]
@@ -104,7 +104,7 @@ def test_every_rule_is_in_the_list_of_checks():
 
 
 def test_the_limits_of_time_name_rules():
-    text = (ROOT / "docs" / "student" / "checks.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "student" / "rules.md").read_text(encoding="utf-8")
     named = re.findall(r"\| `([a-z-]+)` \|$", text.partition("## Time")[2], re.MULTILINE)
     assert len(named) > 10
     assert set(named) <= {rule.name for rule in (*RULES, *HARNESS_RULES)}
@@ -176,7 +176,7 @@ def test_pages_have_no_dead_links(page):
         ("how do I start", "docs/student/guide/setup.md", "# Set up"),
         ("my test fails, what now", "docs/student/guide/failing.md", "# When a test fails"),
         ("how do I debug a deadlock", "docs/student/guide/failing.md", "## A deadlock"),
-        ("may I use pre-vote", "docs/student/checks.md", "## What a correct peer may do"),
+        ("may I use pre-vote", "docs/student/rules.md", "## What a correct peer may do"),
         ("how do I write a hidden test", "docs/instructor/grading.md", "### Hidden tests"),
         ("how do I explain a score", "docs/instructor/README.md", "## 7. Explain a score, regrade"),
         ("how do I add a rule", "CONTRIBUTING.md", "## A rule"),

@@ -39,7 +39,7 @@ FROZEN = {
         "digests are others though the runs are not, and trace files no longer fit (raise tracefile.VERSION)",
     ),
     "ids of rules": (
-        listed("checks.md", "The rules"),
+        listed("rules.md", "The rules"),
         {rule.name for rule in (*RULES, *HARNESS_RULES)},
         "rubrics, records, mutants and results of other years name a rule that is not there",
     ),

@@ -154,7 +154,7 @@ class SavedBeforeReply(_DurabilityRule):
             return  # it may have arrived in an undecodable message, and been saved
         self.report_unsaved(
             peer,
-            f"Peer {peer.name} replied before it saved {what}: it would not survive a crash",
+            f"Peer {peer.name} replied before it saved {what}, so a crash would lose it",
             (event.at_ns, message, "answered"),
         )
 

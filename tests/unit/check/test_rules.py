@@ -920,7 +920,7 @@ def test_half_of_four_is_called_so():
     text = failure_of(stored_by("1"), 4).text
     assert "but only peer 1 has acknowledged it: with the leader 2 of 4 peers; half is not a majority" in text
     assert "but no follower has acknowledged it: with the leader 1 of 5 peers" in failure_of(stored_by(), 5).text
-    assert "only peers 1 and 2 have acknowledged it: with its own that makes 3 of 7" in (
+    assert "only peers 1 and 2 have acknowledged it: with the leader 3 of 7 peers" in (
         failure_of(stored_by("1", "2"), 7).text
     )
 
@@ -952,9 +952,9 @@ def test_a_late_verdict_about_saving_says_that_it_is_late_and_when_the_last_save
     told, late = failure_of(at_once), failure_of(later)
     assert "reported only now" not in told.text and "its last answer in a lower term, at " in told.text
     assert "its last save before that" in told.evidence[0]
-    assert "This is reported only now, because nobody need save anything before the crash of peer 0" in late.text
-    assert "it last answered" not in late.text  # it has answered nobody
-    assert late.evidence[0] == "  peer 1 had never saved anything before that"
+    assert "reported only now because this rule is not checked until a peer crashes: peer 0 has just crashed" in late.text
+    assert "its last answer" not in late.text  # it has answered nothing
+    assert late.evidence[0] == "  peer 1 had saved nothing before that"
     assert (told.peer, late.peer) == ("1", "1")
 
 

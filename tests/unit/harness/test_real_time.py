@@ -69,5 +69,5 @@ def test_a_call_that_does_not_return_fails_the_test(tmp_path, monkeypatch):
     monkeypatch.setattr(servers, "_CALL_LIMIT_S", 0.3)
     path = peer(tmp_path, start="time.sleep(1)")
     text = told(path, agree, realtime=True)
-    assert text.splitlines()[0] == "start() of peer 1 has not returned for 0.3 s"
+    assert text.splitlines()[1] == "start() of peer 1 has not returned for 0.3 s"
     assert f"{line_of(path, 'time.sleep(1)')} in start return time.sleep(1)" in squeezed(text)

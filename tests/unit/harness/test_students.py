@@ -222,7 +222,7 @@ def test_a_handler_that_returns_nothing(tmp_path):
 def test_a_lock_taken_twice(tmp_path):
     path = peer(tmp_path, state="(self.mu.acquire(), self.mu.acquire())")
     text = told(path)
-    assert text.splitlines()[0] == "get_state() of peer 0 has not returned for 10 s (virtual)"
+    assert text.splitlines()[1] == "get_state() of peer 0 has not returned for 10 s (virtual)"
     made, held = line_of(path, "threading.Lock()"), line_of(path, "self.mu.acquire()")
     assert f"get_state() of 0 has waited 10.000 s for a Lock made at {made}, held by itself" in text
     assert f"{held} in get_state return (self.mu.acquire(), self.mu.acquire())" in squeezed(text)
@@ -236,7 +236,7 @@ def test_a_lock_held_while_calling_a_peer(tmp_path):
         state="(self.mu.acquire(), False)",
     )
     text = told(path)
-    assert text.splitlines()[0] == "get_state() of peer 0 has not returned for 10 s (virtual)"
+    assert text.splitlines()[1] == "get_state() of peer 0 has not returned for 10 s (virtual)"
     first, second = [line for line in text.splitlines() if " has waited " in line][:2]
     assert first.startswith("  get_state() of 0 has waited ") and first.endswith(" held by Thread-1 (ticker) of 0")
     assert second.startswith("  Thread-1 (ticker) of 0 ") and second.endswith(

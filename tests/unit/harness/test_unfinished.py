@@ -44,7 +44,7 @@ def test_peer_that_never_saves_fails_at_the_first_crash(tmp_path):
     error = error_of(edited_reference(tmp_path, (SAVE, "        pass\n")), crash)
     assert isinstance(error, Failure)
     assert error.rule == "saved-before-reply"
-    assert "answers without having saved its vote for" in error.text
+    assert "replied before it saved its vote for" in error.text
 
 
 def test_incomplete_save_is_reported_with_what_is_missing(tmp_path):
@@ -54,7 +54,7 @@ def test_incomplete_save_is_reported_with_what_is_missing(tmp_path):
     error = error_of(path, elect)
     assert isinstance(error, Failure)
     assert error.rule == "saved-before-campaign"
-    assert "campaigns in term 1 without having saved it" in error.text
+    assert "campaigns in term 1 before it saved that term" in error.text
 
 
 def test_candidate_may_refuse_before_its_requests_leave(tmp_path):

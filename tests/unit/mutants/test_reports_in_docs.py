@@ -18,6 +18,7 @@ SHOWN = [
     ("README.md", "figure8-commit", "test_figure8_unreliable_2c", 7),
     ("docs/student/guide/failing.md", "stale-vote-counted", "test_late_votes_2a", 1),
     ("docs/student/guide/failing.md", "vote-rpc-under-lock", "test_reelection_2a", 1),
+    ("docs/student/rules.md", "double-vote", "test_many_elections_2a", 7),
     ("docs/student/failures.md", "event-loop-persist-after-reply", "test_slow_disks_2c", 0),
     ("docs/student/failures.md", "event-loop-match-from-own-log", "test_fail_no_agree_2b", 0),
     ("docs/student/failures.md", "channels-snap-then-old-command", "test_snapshot_overtaken_2d", 1),
