@@ -952,7 +952,9 @@ def test_a_late_verdict_about_saving_says_that_it_is_late_and_when_the_last_save
     told, late = failure_of(at_once), failure_of(later)
     assert "reported only now" not in told.text and "its last answer in a lower term, at " in told.text
     assert "its last save before that" in told.evidence[0]
-    assert "reported only now because this rule is not checked until a peer crashes: peer 0 has just crashed" in late.text
+    assert (
+        "reported only now because this rule is not checked until a peer crashes: peer 0 has just crashed" in late.text
+    )
     assert "its last answer" not in late.text  # it has answered nothing
     assert late.evidence[0] == "  peer 1 had saved nothing before that"
     assert (told.peer, late.peer) == ("1", "1")

@@ -117,7 +117,7 @@ def test_leading_by_pings_is_unverified(tmp_path):
 
 def test_on_real_threads_a_leader_must_have_sent_something(tmp_path):
     text = told(peer(tmp_path, state="1, self.me == 0"), realtime=True)
-    assert "leads term 1, and no peer has sent anything" in text
+    assert "leads term 1, but no peer has sent anything" in text
 
 
 @pytest.mark.parametrize(

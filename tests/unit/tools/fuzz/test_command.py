@@ -38,7 +38,7 @@ def test_what_is_found_is_told_written_and_played_again(tmp_path, capsys):
     out = capsys.readouterr().out
     (file,) = (tmp_path / "out").iterdir()
     assert re.fullmatch(r"one-vote-[0-9a-f]{8}\.scenario", file.name)
-    assert "  One vote per term (§5.2): peer " in out
+    assert "  Broken rule: A peer votes for at most one candidate per term (§5.2)\n" in out
     assert f"  play      make scenario FILE={file} RAFT={peer}\n" in out
     again = f"make fuzz SEED=1 JOBS=1 RAFT={peer}"
     assert f"  repeat    {again}\n" in out
@@ -47,7 +47,7 @@ def test_what_is_found_is_told_written_and_played_again(tmp_path, capsys):
     for step in text.partition("\n\n")[2].splitlines():
         assert f"    {step}\n" in out
     assert lab("scenario", file, "--raft", peer) == 1
-    assert "One vote per term" in capsys.readouterr().out
+    assert "voted twice in term" in capsys.readouterr().out
     # Once more, it is the same.
     before = re.search(r"FOUND in run .*", out)[0]
     assert lab("fuzz", *options) == 1

@@ -156,4 +156,4 @@ def test_prompt_ends_when_a_rule_is_broken(vote, tmp_path):
     steps = ["campaign 0", "campaign 1", "deliver 0->2 vote", "deliver 1->2 vote"]
     code, out = walk(vote, *steps, more=["--raft", mutant])
     assert code == 1
-    assert "One vote per term" in out
+    assert "voted twice in term" in out
