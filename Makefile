@@ -124,8 +124,8 @@ hunt:
 
 #@ Look at a run
 
-replay: $(READY) ## replay a run exactly: TEST=name SEED=n
-	@test -n "$(TEST)" -a -n "$(SEED)" || { echo "usage: make replay TEST=test_name SEED=n [RAFT=path/to/raft.py]"; exit 2; }
+replay: $(READY) ## replay the last failed run, or this: TEST=name SEED=n
+	@test -z "$(TEST)$(SEED)" || test -n "$(TEST)" -a -n "$(SEED)" || { echo "usage: make replay [TEST=test_name SEED=n] [RAFT=path/to/raft.py]"; exit 2; }
 	@$(BIN)/lab replay $(TEST) $(call options,$(RUN) TIMELINE)
 
 shrink: $(READY) ## minimize a failing run: TEST=name SEED=n

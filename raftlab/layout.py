@@ -84,8 +84,12 @@ GUEST = (
 def run_files() -> list[Path]:
     """Every file of the lab that has a part in a run."""
     parts = [ROOT / part for package in (*LIBRARIES, *_RUN) for part in parts_of(package)]
-    found = [path for part in parts for path in (sorted(part.rglob("*.py")) if part.is_dir() else [part])]
-    return [*found, *(ROOT / PEER / name for name in PEER_FILES)]
+    return [path for part in parts for path in (sorted(part.rglob("*.py")) if part.is_dir() else [part])]
+
+
+def peer_files() -> list[Path]:
+    """What is ours in the student's package: a peer without messages of its own uses these."""
+    return [ROOT / PEER / name for name in PEER_FILES]
 
 
 def tool_files() -> list[Path]:
@@ -130,6 +134,8 @@ FOR_ALL: Patterns = {
 }
 FOR_STUDENTS: Patterns = {
     "docs/student": ("**/*.md", "*.png"),
+    ".vscode": ("tasks.json",),
+    ".devcontainer": ("devcontainer.json",),
     ".": (".gitignore",),
 }
 FOR_GRADESCOPE: Patterns = {

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from labsim.stacks import short_path
-from raftlab.layout import run_files
+from raftlab.layout import peer_files, run_files
 
 # Where the records of each kind of run lie, under the working directory.
 STRESS = Path("build/stress/failures")
@@ -91,6 +91,19 @@ def find(
         return None
 
 
+def latest(folders: Iterable[Path]) -> Record | None:
+    """The failed run that was recorded last; None if there is none that can be read."""
+    paths = [path for folder in folders for path in folder.glob("*.json")]
+    for path in sorted(paths, key=lambda path: path.stat().st_mtime_ns, reverse=True):
+        try:
+            record = msgspec.json.decode(path.read_bytes(), type=Record)
+        except (OSError, msgspec.DecodeError):
+            continue
+        if record.version == VERSION:
+            return record
+    return None
+
+
 def _file_name(test: str, seed: int, raft: str, kv: str, *, isolated: bool, race: bool) -> str:
     # The same seed may have failed for several peers.
     files = "\n".join(str(Path(path).resolve()) for path in (raft, kv) if path)
@@ -124,7 +137,8 @@ def place_of_peer(raft: Path, kv: Path | None = None) -> tuple[Path, ...]:
 def code_of(raft: Path, test_file: Path, kv: Path | None = None) -> dict[str, str]:
     """Every part of a run by name, with its hash: the peer's files, the test file, the lab, Python."""
     service = [] if kv is None else files_of_service(kv)
-    code = {short_path(str(path)): _hash([path]) for path in [*files_of(raft), *service, test_file.resolve()]}
+    files = [*files_of(raft), *peer_files(), *service, test_file.resolve()]
+    code = {short_path(str(path)): _hash([path]) for path in files}
     code[_THE_LAB] = _hash(run_files())
     code[_PYTHON] = platform.python_version()
     return code

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "lab replay TEST --seed N [options]\n       lab replay FILE [options]"
+    parser.usage = "lab replay [options]\n       lab replay TEST --seed N [options]\n       lab replay FILE [options]"
     parser.epilog = "Exit status: 0 the run passed, 1 it failed, 2 it could not start."
     add = parser.add_argument
     add("test", metavar="TEST", nargs="?", help="name of the test, or a FILE that lab shrink or --write-choices wrote")
@@ -81,6 +81,12 @@ def main(args: argparse.Namespace) -> int:
     if args.isolated and args.pdb:
         return _cannot("--pdb is not supported with --isolated: the peer runs in another process")
     args.choices = None
+    folders = [records.STRESS, records.PYTEST, *(folder / "failures" for folder in args.records)]
+    if args.seed is None and args.test is None:
+        last = records.latest(folders)
+        if last is None:
+            return _cannot("no failed run is recorded here; give a TEST with --seed N, or a FILE with recorded choices")
+        _take_from(last, args)
     if args.seed is None and args.test is not None:
         # Without a seed it must be a file.
         args.choices, args.test = Path(args.test), None
@@ -108,7 +114,6 @@ def main(args: argparse.Namespace) -> int:
         test = _with_choices(test, header, choices)
     record = None
     if choices is None:
-        folders = [records.STRESS, records.PYTEST, *(folder / "failures" for folder in args.records)]
         how = {"isolated": args.isolated, "race": args.race}
         try:
             record = records.find(folders, test.name, args.seed, args.raft, kv, **how)
@@ -249,6 +254,14 @@ def _same_run(run: Run, record: records.Record | None, code: dict[str, str]) -> 
 
 def _indented(text: str) -> str:
     return "\n".join(f"  {line}".rstrip() for line in text.splitlines())
+
+
+def _take_from(last: records.Record, args: argparse.Namespace) -> None:
+    """Replay this run, on the peer that is given or on its own."""
+    args.test, args.seed = last.test, last.seed
+    args.raft = args.raft or Path(last.raft)
+    args.kv = args.kv or (Path(last.kv) if last.kv else None)
+    args.isolated, args.race = args.isolated or last.isolated, args.race or last.race
 
 
 def _cannot(text: str) -> int:

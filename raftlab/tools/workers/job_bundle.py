@@ -18,7 +18,7 @@ from labsim.stacks import short_path
 from raftlab.harness import records
 from raftlab.harness.lab_test import LabTest
 from raftlab.harness.options import KV, Values, run_line
-from raftlab.layout import ROOT, run_files, tool_files
+from raftlab.layout import ROOT, peer_files, run_files, tool_files
 from raftlab.tools.selection import default_files
 
 
@@ -107,4 +107,4 @@ def write_files(files: dict[str, bytes], folder: Path) -> None:
 
 def lab_itself() -> dict[str, bytes]:
     """The lab's packages, for a machine that has none, or another version."""
-    return {str(path.relative_to(ROOT)): path.read_bytes() for path in [*run_files(), *tool_files()]}
+    return {str(path.relative_to(ROOT)): path.read_bytes() for path in [*run_files(), *peer_files(), *tool_files()]}

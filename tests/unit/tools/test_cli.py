@@ -1,10 +1,15 @@
 """The command `lab` itself, before a tool runs."""
 
 import importlib
+import subprocess
+import sys
 
 import pytest
 
+from raftlab.layout import ROOT
 from raftlab.tools import cli
+
+LAB = [sys.executable, "-m", "raftlab"]
 
 
 @pytest.mark.parametrize("words", [["fuzz"], ["fuzz", "--help"]])
@@ -15,3 +20,18 @@ def test_ctrl_c_during_import_prints_interrupted(words, monkeypatch, capsys):
     monkeypatch.setattr(importlib, "import_module", interrupted)
     assert cli.main(words) == 130
     assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_lab_works_from_any_folder_of_the_project(tmp_path):
+    for name in ("tests", "raft"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    folder = tmp_path / "mine" / "deep"
+    folder.mkdir(parents=True)
+    (folder / "peer.py").write_text(
+        (ROOT / "raft" / "raft.py").read_text().replace("role is Role.LEADER", "nothing", 1)
+    )
+    words = ["replay", "test_initial_election_2a", "--seed", "7"]
+    done = subprocess.run([*LAB, *words], cwd=folder, capture_output=True, text=True, check=False)
+    assert "PASSED test_initial_election_2a" in done.stdout
+    done = subprocess.run([*LAB, *words, "--raft", "peer.py"], cwd=folder, capture_output=True, text=True, check=False)
+    assert "mine/deep/peer.py:" in done.stdout

@@ -321,7 +321,18 @@ def test_unlisted_file_is_omitted(monkeypatch, tmp_path):
 def test_top_of_the_tree(tree):
     assert {path.name for path in tree.iterdir()} == {
         *layout.FOLDERS,
-        *("docs", "tests", ".gitignore", "LICENSE", "Makefile", "README.md", "pyproject.toml", "requirements.lock"),
+        *(
+            "docs",
+            "tests",
+            ".devcontainer",
+            ".gitignore",
+            ".vscode",
+            "LICENSE",
+            "Makefile",
+            "README.md",
+            "pyproject.toml",
+            "requirements.lock",
+        ),
     }
     parts = [f"test_{part}{more}.py" for part in ("2a", "2b", "2c", "2d", "3a", "3b") for more in ("", "_extra")]
     assert sorted(path.name for path in (tree / "tests").iterdir()) == sorted([*parts, "scenarios"])

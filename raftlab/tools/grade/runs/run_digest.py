@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from raftlab.layout import ROOT, TOOLS, run_files
+from raftlab.layout import ROOT, TOOLS, peer_files, run_files
 
 # The module that makes the runs of a submission, and the one that generates random runs.
 _WORKER = "raftlab.tools.grade.runs.worker"
@@ -21,7 +21,7 @@ FUZZ_TESTS = f"{TOOLS}/generator/as_test.py"
 def graded_run_files() -> list[Path]:
     """The files that affect a graded run: the tester, and the tools that the run worker imports."""
     drawing = needed_by(FUZZ_TESTS.removesuffix(".py").replace("/", "."))
-    return list(dict.fromkeys([*run_files(), *needed_by(_WORKER), *drawing]))
+    return list(dict.fromkeys([*run_files(), *peer_files(), *needed_by(_WORKER), *drawing]))
 
 
 def run_digest() -> str:

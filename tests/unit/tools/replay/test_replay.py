@@ -47,6 +47,16 @@ def test_wrong_options_of_replay_are_refused(arguments, told):
     assert len(result.stderr.splitlines()) <= 3
 
 
+def test_without_a_test_the_last_failed_run_is_replayed(tmp_path):
+    assert "lab replay: no failed run is recorded here" in replay().stderr
+    peer = make_peer(tmp_path / "peer", "assert False")
+    for seed in ("5", "3"):
+        assert lab("stress", TEST, "--runs", "1", "--seed-start", seed, "--jobs", "1", "--raft", peer) == 1
+    result = replay()
+    assert f"FAILED {TEST}  seed 3" in result.stdout
+    assert "Same run as recorded" in result.stdout
+
+
 def test_a_run_is_repeated_from_its_choices(tmp_path):
     path = tmp_path / "run.jsonl"
     written = replay(TEST, "--seed", "7", "--write-choices", str(path)).stdout
