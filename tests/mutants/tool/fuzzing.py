@@ -1,7 +1,7 @@
-"""`lab mutants fuzz`: which mutants that break safety or durability `lab fuzz` alone finds, and how soon.
+"""`lab mutants fuzz`: which mutants that break safety or durability `lab fuzz` finds, and how soon.
 
-Each is fuzzed in its own process, with the same seed on one core. What is found is played on the peer that the
-mutant was made from, which must pass.
+Each is fuzzed in a separate process, with the same seed on one core. The scenario found must pass on the mutant's
+correct base.
 
 Start at `measure()`.
 """
@@ -22,9 +22,9 @@ from tests.mutants.tool.mutants import BUILD, FOLDER, Mutant
 from tests.mutants.tool.shrunk import repeated
 
 RECORD = FOLDER / "fuzzed.json"
-SEED = 105  # one that no drawing was tuned with
+SEED = 105  # not used to tune the fuzzer
 _LOST_S = 3600
-# Rules about speed, and about what never happens: fuzzing is not asked for these.
+# Rules about speed and liveness, which fuzzing does not check.
 _OTHER_RULES = (
     *("answers-requests", "calls-return", "committed-gets-applied", "quiet-death", "race", "rpc-budget"),
     "start-returns-at-once",
@@ -33,15 +33,15 @@ _OTHER_RULES = (
 
 @dataclass
 class FuzzMeasurement:
-    """What came of one fuzz run."""
+    """The result of one fuzz run."""
 
     id: str
     correct: bool = False
-    found: str = ""  # by what: a rule, an exception, "expectation"; "" if it was not
+    found: str = ""  # a rule, an exception or "expectation"; "" if nothing was found
     runs: int = 0
     seconds: float = 0.0
     steps: int | None = None  # of the scenario
-    right_passes: bool = False  # the scenario, on the peer that it was made from
+    right_passes: bool = False  # the scenario, on the correct base
 
     @property
     def summary(self) -> str:
@@ -49,7 +49,7 @@ class FuzzMeasurement:
 
 
 def is_asked_for(rule: str) -> bool:
-    """Of one that breaks this rule in the run that caught it."""
+    """Whether mutants that were caught by this rule are fuzzed."""
     return bool(rule) and rule not in _OTHER_RULES
 
 
@@ -76,13 +76,13 @@ def _fuzz(raft: Path, limit_s: float, figures: Path) -> dict[str, Any]:
 
 
 def recorded(measured: Iterable[FuzzMeasurement] = (), file: Path = RECORD) -> dict[str, FuzzMeasurement]:
-    """What is noted, by id, and these in the place of what was noted of them before."""
+    """The records by id, with these in place of their older records."""
     known = json.loads(file.read_text()) if file.exists() else []
     return {one.id: one for one in (*(FuzzMeasurement(**each) for each in known), *measured)}
 
 
 def record(measured: Iterable[FuzzMeasurement], file: Path = RECORD) -> None:
-    """Note them beside what is noted already."""
+    """Record these; other records stay."""
     known = sorted(recorded(measured, file).values(), key=lambda one: one.id)
     file.write_text(json.dumps([asdict(one) for one in known], indent=1) + "\n")
 
@@ -104,9 +104,9 @@ def summary(measured: Sequence[FuzzMeasurement]) -> str:
         accused = [one.id for one in variants if one.found]
         runs = sum(one.runs for one in variants)
         lines.append(
-            f"{len(variants) - len(accused)} of {len(variants)} variants were accused of nothing, in {runs:,} runs"
+            f"{len(variants) - len(accused)} of {len(variants)} variants have no false positive, in {runs:,} runs"
         )
-        lines += [f"ACCUSED: {', '.join(accused)}"] if accused else []
+        lines += [f"FALSE POSITIVES: {', '.join(accused)}"] if accused else []
     return "\n".join(lines)
 
 
@@ -117,12 +117,12 @@ def _summary(all_of_them: Sequence[FuzzMeasurement]) -> list[str]:
         f"processor time for all: {sum(one.seconds for one in all_of_them):,.0f} s",
     ]
     if found:
-        lines.append(f"until one is found: median {median(one.seconds for one in found):.1f} s")
+        lines.append(f"time to find one: median {median(one.seconds for one in found):.1f} s")
     steps = [one.steps for one in found if one.steps is not None]
     if steps:
         lines.append(
             f"{len(steps)} are scenarios: median {median(steps):g} steps, most {max(steps)}; "
-            f"{sum(one.right_passes for one in found)} of them pass on the right peer"
+            f"{sum(one.right_passes for one in found)} of them pass on the correct peer"
         )
     away = [one.id for one in all_of_them if not one.found]
-    return [*lines, *([f"got away: {', '.join(away)}"] if away else [])]
+    return [*lines, *([f"missed: {', '.join(away)}"] if away else [])]

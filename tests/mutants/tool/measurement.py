@@ -1,7 +1,8 @@
-"""Judging one mutant: by the lab's tests, seed after seed, until one fails or the runs are spent; or by random runs,
+"""Judges one mutant by the lab's tests, seed after seed, until one fails or the runs are used up; or by random runs,
 until the time is up.
 
-Promise: seeds are fixed, so two fuzz runs give one result, unless a budget cuts one short. Start at `judge_by_tests()`.
+Promise: seeds are fixed, so results are reproducible, unless a time budget ends a measurement. Start at
+`judge_by_tests()`.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ RATE_SEEDS = 20
 
 @dataclass
 class MutantResult:
-    """The result for one mutant. `verdict`: caught, escaped; for a correct peer passed, accused; or broken, stale."""
+    """The result for one mutant. `verdict`: caught, missed; for a correct peer passed, reported; or broken, stale."""
 
     id: str
     verdict: str
     by: str = ""  # a rule's name, a class of SimulationError, or "test: " and its name
     test: str = ""
     seed: int = 0
-    runs: int = 0  # of the suite, begun ones included
+    runs: int = 0  # of the suite, including unfinished ones
     tests: int = 0  # single tests run
-    skipped: int = 0  # of these, by the test's own word
+    skipped: int = 0  # of these
     seconds: float = 0.0  # of processor time
     failed_of: tuple[int, int] | None = None  # for a liveness mutant: seeds that fail, of how many
     line: str = ""
@@ -45,14 +46,14 @@ class MutantResult:
 
 
 def suite_for(mutant: Mutant, tests: list[LabTest]) -> list[LabTest]:
-    """Its own part first, then the others in order; of a service the tests of services, of a peer all others."""
+    """Its own part first, then the others in order. For a service only the tests of services, for a peer all others."""
     tests = [test for test in tests if test.wants_service is mutant.of_service]
     parts = [mutant.part, *(part for part in (*PARTS, "") if part != mutant.part)]
     return sorted(tests, key=lambda test: parts.index(test.part))
 
 
 def load_mutant(mutant: Mutant, build: Path, *, isolated: bool = False, race: bool = False) -> Any:
-    """As launcher_for(); a service on the reference peer. One that only races is always looked at for races."""
+    """As launcher_for(). Services run on the reference peer, and locking bugs always with --race."""
     path = mutant.write(build)
     race = race or mutant.races
     if mutant.of_service:
@@ -73,9 +74,9 @@ def judge_by_tests(
     race: bool = False,
 ) -> MutantResult:
     """Run the suite over seeds until a test fails."""
-    # Processor time: a busy machine changes no verdict.
+    # Processor time, so that load does not change the verdict.
     began_s = time.process_time()
-    result = MutantResult(mutant.id, "passed" if mutant.correct else "escaped")
+    result = MutantResult(mutant.id, "passed" if mutant.correct else "missed")
     try:
         launcher = load_mutant(mutant, build, isolated=isolated, race=race)
     except StaleMutant as error:
@@ -86,7 +87,7 @@ def judge_by_tests(
         result.runs += 1
         for test in suite:
             if budget_s is not None and time.process_time() - began_s > budget_s:
-                result.line = f"the budget of {budget_s:g} s is spent"
+                result.line = f"the budget of {budget_s:g} s is used up"
                 result.seconds = time.process_time() - began_s
                 return result
             result.tests += 1
@@ -94,7 +95,7 @@ def judge_by_tests(
             if run.outcome().skipped:
                 result.skipped += 1
             elif run.error is not None:
-                result.verdict = "accused" if mutant.correct else "caught"
+                result.verdict = "reported" if mutant.correct else "caught"
                 result.by, result.line = classify(run.outcome(), test.name)
                 result.test, result.seed = test.name, seed
                 result.seconds = time.process_time() - began_s
@@ -116,9 +117,9 @@ def judge_by_fuzzing(
     race: bool = False,
     **_of_tests: Any,
 ) -> MutantResult:
-    """As `lab fuzz` does it, with seed 0 and one worker."""
+    """Like `lab fuzz` with seed 0 and one worker."""
     began_s = time.process_time()
-    result = MutantResult(mutant.id, "passed" if mutant.correct else "escaped")
+    result = MutantResult(mutant.id, "passed" if mutant.correct else "missed")
     launcher = load_mutant(mutant, build, isolated=isolated, race=race)
     sequence = RunSequence(launcher, 0, 0, race=race)
     while True:
@@ -126,8 +127,8 @@ def judge_by_fuzzing(
         result.tests += 1
         outcome = run.outcome()
         if outcome.failed:
-            # There is no test: an exception of its own is the lab's.
-            caught = "accused" if mutant.correct else "caught"
+            # There is no test, so an exception outside the peer is a bug of the lab.
+            caught = "reported" if mutant.correct else "caught"
             result.verdict = "broken" if outcome.ending is Ending.TEST else caught
             result.by, result.line = classify(outcome, "lab fuzz")
             break
@@ -138,7 +139,7 @@ def judge_by_fuzzing(
 
 
 def _rate(tests: list[LabTest], launcher: PeerLauncher, first_seed: int) -> tuple[int, int]:
-    """With how many seeds at least one of the tests fails."""
+    """The number of seeds with which at least one of the tests fails."""
     failed = 0
     for seed in range(first_seed, first_seed + RATE_SEEDS):
         failed += any(run_test(test, launcher, seed).error is not None for test in tests)
@@ -146,5 +147,5 @@ def _rate(tests: list[LabTest], launcher: PeerLauncher, first_seed: int) -> tupl
 
 
 def classify(outcome: Outcome, test: str) -> tuple[str, str]:
-    """By what a failure was noticed, and its first line."""
+    """What caught it, and the first line of the failure."""
     return outcome.caught_by or f"test: {test}", outcome.text

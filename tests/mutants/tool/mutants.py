@@ -1,14 +1,14 @@
-"""Wrong Rafts as edits of the reference: what one is, how it is made, and how it is kept from rotting.
+"""Mutants and correct peers, as edits of the reference or as folders.
 
-A mutant is a short list of replacements in raft/raft.py. Each old text must stand there exactly once and the result
-must compile; otherwise applying it raises StaleMutant, so that a change to the reference that a mutant does not survive
-is noticed at once. A variant is made the same way, but is a correct Raft of another kind, and must pass.
+A mutant is a short list of replacements in raft/raft.py. Each old text must occur there exactly once, and the result
+must compile; otherwise applying it raises StaleMutant, so a change of the reference that breaks a mutant is noticed at
+once. A variant is made the same way, but is a correct peer, and must pass.
 
-Independent implementations are correct Rafts too, of other designs, each in a folder of its own; a SameMistake puts a
-mistake of the reference's mutants into one of them.
+Independent implementations are correct peers of other designs, each in a folder. A SameMistake puts the bug of a mutant
+of the reference into one of them.
 
 A ServiceMutant is the same for the service of parts 3A and 3B, made in kv/server.py and kv/client.py and run on the
-reference peer; a right service of another design lies in a folder of tests/peers/services.
+reference peer. Correct services of other designs are folders of tests/peers/services.
 
 Promise: nothing here runs a peer. The mutants themselves are in tests/mutants, a file per part.
 """
@@ -24,7 +24,7 @@ from pathlib import Path
 
 from raftlab.layout import PEER_FILES
 
-REFERENCE = Path("raft")  # raft.py and messages.py, where they lie in the source tree
+REFERENCE = Path("raft")  # raft.py and messages.py of the source tree
 SERVICE = Path("kv")  # server.py, client.py and messages.py
 FOLDER = Path("tests/mutants")
 PEERS = Path("tests/peers")
@@ -40,22 +40,22 @@ class StaleMutant(Exception):
 
 @dataclass(frozen=True)
 class Mutant:
-    """One mistake. `what` completes "a peer that ..."; `rule` says what it breaks."""
+    """One bug. `what` completes "a peer that ..."; `rule` is the rule of the paper that it violates."""
 
     id: str
     part: str  # the part whose tests should notice first: "2a" ... "3b"
     rule: str
     what: str
     edits: tuple[Edit, ...]
-    # How often the classical Go suite notices: A always, S sometimes, R rarely, N never; a judgement, "" where there
-    # is none. go_caught: what one full run of that suite said, where we know.
+    # How often MIT's suite in Go would catch it, as an estimate: A always, S sometimes, R rarely, N never, "" unknown.
+    # go_caught: the result of one full run of that suite, if we have one.
     go: str = ""
     go_caught: bool | None = None
-    # Not wrong in any one message, only in how often it gets nowhere: judged by how many seeds fail.
+    # Each message is correct, but progress is slow: measured by how many seeds fail.
     liveness: bool = False
-    # Wrong only in which lock is held when: run with --race.
+    # A locking bug: run with --race.
     races: bool = False
-    # A correct peer: must pass everything.
+    # A correct peer: must pass all tests.
     correct: bool = False
     message_edits: tuple[Edit, ...] = ()  # the same for raft/messages.py
     base: Path = REFERENCE  # the folder of the peer that is edited
@@ -67,7 +67,7 @@ class Mutant:
         return _apply(self.id, self._beside("messages.py"), self.message_edits)
 
     def _beside(self, name: str) -> Path:
-        """A file that comes with raft.py: its own, or the reference's."""
+        """A file beside raft.py: its own, or the reference's."""
         own = self.base / name
         return own if own.exists() else REFERENCE / name
 
@@ -81,15 +81,15 @@ class Mutant:
 
     @property
     def kind(self) -> str:
-        """What `what` says something of."""
+        """The noun before `what`: peer or service."""
         return "service" if self.of_service else "peer"
 
     def write(self, build: Path = BUILD) -> Path:
-        """Write it where a peer can be loaded from, build/mutants/ID/raft.py, and return that path."""
+        """Write it to build/mutants/ID/raft.py, and return that path."""
         folder = build / self.id
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "raft.py").write_text(self.source())
-        # A file alone uses the reference's messages; with its own beside it, it brings its package.
+        # A single file uses the reference's messages; with its own messages.py, it is a package.
         messages = folder / "messages.py"
         if self.message_edits or (not self.of_reference and (self.base / "messages.py").exists()):
             messages.write_text(self.messages_source())
@@ -101,7 +101,7 @@ class Mutant:
         return folder / "raft.py"
 
     def diff(self) -> str:
-        """The mistake as a reader wants to see it."""
+        """The bug as a diff."""
         parts = [("raft.py", self.source())]
         if self.message_edits:
             parts.append(("messages.py", self.messages_source()))
@@ -120,7 +120,7 @@ class Mutant:
 
 @dataclass(frozen=True)
 class ServiceMutant(Mutant):
-    """One mistake in the service: `edits` are of kv/server.py, `message_edits` of kv/messages.py."""
+    """One bug in the service: `edits` are of kv/server.py, `message_edits` of kv/messages.py."""
 
     client_edits: tuple[Edit, ...] = ()  # the same for kv/client.py
     base: Path = SERVICE
@@ -140,7 +140,7 @@ class ServiceMutant(Mutant):
         return own if own.exists() else SERVICE / name
 
     def write(self, build: Path = BUILD) -> Path:
-        """Write it where a service can be loaded from, build/mutants/ID/server.py, and return that path."""
+        """Write it to build/mutants/ID/server.py, and return that path."""
         folder = build / self.id
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "server.py").write_text(self.source())
@@ -160,7 +160,7 @@ class ServiceMutant(Mutant):
 
 @dataclass(frozen=True)
 class SameMistake:
-    """A mutant of the reference, made in an independent implementation: the same mistake in another design."""
+    """A mutant of the reference, repeated in an independent implementation: the same bug in another design."""
 
     design: str  # its folder
     like: str  # the id of the reference's mutant
@@ -180,7 +180,7 @@ class SameMistake:
 
 
 def _designs() -> list[Mutant]:
-    """Every independent implementation as it is: a correct peer."""
+    """All independent implementations, unchanged: correct peers."""
     found = []
     for file in sorted(PEERS.glob("*/raft.py")):
         told = _first_line(file)
@@ -191,7 +191,7 @@ def _designs() -> list[Mutant]:
 
 
 def _services() -> list[Mutant]:
-    """Every service of another design as it is: a correct peer."""
+    """All services of other designs, unchanged: correct peers."""
     found: list[Mutant] = []
     for file in sorted(SERVICES.glob("*/server.py")):
         told = _first_line(file)
@@ -202,7 +202,7 @@ def _services() -> list[Mutant]:
 
 
 def _first_line(file: Path) -> str:
-    """Of a module's docstring. Only its beginning is read: loading one mutant loads the first line of all designs."""
+    """The first line of a module's docstring. Reads only its start, because every load does this for all designs."""
     with tokenize.open(file) as source:
         for token in tokenize.generate_tokens(source.readline):
             if token.type not in (tokenize.COMMENT, tokenize.NL):
@@ -217,24 +217,24 @@ def _apply(id_: str, file: Path, edits: tuple[Edit, ...]) -> str:
         found = source.count(old)
         if found != 1:
             raise StaleMutant(
-                f"{id_}: the text to replace must stand in {file} once, but stands there {found} times; "
+                f"{id_}: the text to replace must occur once in {file}, but occurs {found} times; "
                 f"adapt the edit in {FOLDER} to the reference:\n{old}"
             )
         source = source.replace(old, new)
     try:
         compile(source, f"{id_}/{file.name}", "exec")
     except SyntaxError as error:
-        raise StaleMutant(f"{id_}: {file} edited is no Python any more: {error}") from error
+        raise StaleMutant(f"{id_}: the edited {file} is not valid Python: {error}") from error
     return source
 
 
 def load_mutants(folder: Path = FOLDER) -> list[Mutant]:
-    """Every mutant and correct peer, file by file in the order of the parts, and as they stand there."""
+    """All mutants and correct peers, file by file."""
     order = ("election", "log", "persistence", "snapshots", "histories", "concurrency", "variants")
     found = [*folder.glob("*.py"), *([PEERS / "variants.py"] if folder == FOLDER else [])]
     files = sorted(found, key=lambda f: (order.index(f.stem) if f.stem in order else len(order), f.stem))
     if not files:
-        raise StaleMutant(f"there are no mutants in {folder}; run this where the source tree lies")
+        raise StaleMutant(f"there are no mutants in {folder}; run this in the root of the source tree")
     entries: list[Mutant] = []
     repeated: list[SameMistake] = []
     for file in files:
@@ -247,12 +247,12 @@ def load_mutants(folder: Path = FOLDER) -> list[Mutant]:
     originals = {mutant.id: mutant for mutant in entries}
     for mistake in repeated:
         if mistake.like not in originals:
-            raise StaleMutant(f"{mistake.design} repeats {mistake.like}, which no mutant of the reference is called")
+            raise StaleMutant(f"{mistake.design} repeats {mistake.like}, which is not a mutant of the reference")
         entries.append(mistake.mutant(originals[mistake.like]))
     if folder == FOLDER:
         entries += [*_designs(), *_services()]
     ids = [mutant.id for mutant in entries]
     twice = sorted({id_ for id_ in ids if ids.count(id_) > 1})
     if twice:
-        raise StaleMutant(f"an id names one mutant, but these stand twice: {', '.join(twice)}")
+        raise StaleMutant(f"ids must be unique, but these are used twice: {', '.join(twice)}")
     return entries

@@ -1,13 +1,13 @@
-"""`lab mutants random N --seed S`: N changes of the reference, drawn by chance, and what the lab says of each.
+"""`lab mutants random N --seed S`: N random changes of the reference, and whether the lab catches them.
 
-The tests judge every one; with --fuzz, random runs judge what these let go (worker.JUDGES), unless it is
-known to mean the same as the reference. What none catches is printed with its diff, for a person to look at: it may
-mean the same, only cost time, or be wrong, and then the lab lacks something. tests/mutants/survivors.toml lists which.
+The tests judge each change; with --fuzz, random runs judge those that pass (worker.JUDGES), unless a change is known to
+be equivalent. Missed changes are printed with a diff, for review: a change may be equivalent, only cost time, or be a
+bug, and then the lab lacks a test or a rule. tests/mutants/survivors.toml explains the known ones.
 
-Promise: results are kept in build/mutants/mutated.jsonl as they come. The same command goes on there after Ctrl-C, and
-so does another draw; only if the reference, the tester, a test or the options have changed is it all judged anew.
+Promise: results are stored in build/mutants/mutated.jsonl as they come. After Ctrl-C the same command resumes, and
+other draws reuse results; all is judged again only if the reference, the tester, a test or the options have changed.
 
-Exit 0: every one was caught, or it is written down what it is. Start at `mutate()`.
+Exit 0: every change was caught or is explained. Start at `mutate()`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tests.mutants.tool.worker import FUZZ, TESTS
 RANDOM_RUNS = 2
 KEPT = BUILD / "mutated.jsonl"
 SURVIVORS = FOLDER / "survivors.toml"
-# Of processor time, for one. All tests take a tenth of it; a change may make each of them longer.
+# Processor time for one change. All tests take a tenth of it; a change may make each of them slower.
 _BUDGET_S = 240.0
 _TESTS = (SCENARIOS, "2a", "2b", "2c", "2d")
 _KINDS = {
@@ -53,7 +53,7 @@ class JudgeAll(Protocol):
 
 
 class Note(NamedTuple):
-    """What a person says of a survivor."""
+    """The explanation of a survivor."""
 
     kind: str  # one of _KINDS
     why: str
@@ -64,7 +64,7 @@ Notes = Mapping[tuple[str, str, str], Note]
 
 def mutate(args: argparse.Namespace, judge_all: JudgeAll) -> int:
     try:
-        select(args.tests)  # the workers do it again; here it is refused once
+        select(args.tests)  # the workers select again; here an error is reported once
         mutants = draw(args.number, args.seed)
         notes = read_notes()
     except (ValueError, OSError, SelectionError) as error:
@@ -84,13 +84,13 @@ def mutate(args: argparse.Namespace, judge_all: JudgeAll) -> int:
         told = [{**asdict(result), "judge": judge} for mutant in mutants for judge, result in kept.of(mutant).items()]
         args.json.write_text(json.dumps(told, indent=1) + "\n")
     if interrupted:
-        print("interrupted; the same command goes on from here", file=sys.stderr)
+        print("interrupted; run the same command again to resume", file=sys.stderr)
         return 130
     return 1 if any(outcome.note_of(mutant) is None for mutant in outcome.away) else 0
 
 
 def judges_for(args: argparse.Namespace) -> dict[str, argparse.Namespace]:
-    """Who is asked, in this order, each with its options. --seed was for the draw."""
+    """The judges in order, each with its options. --seed is only for the draw."""
     judged = argparse.Namespace(**vars(args))
     judged.seed = 0
     judged.runs = args.runs or RANDOM_RUNS
@@ -108,7 +108,7 @@ def _judge_all(
     notes: Notes,
     judge_all: JudgeAll,
 ) -> bool:
-    """Whether it was interrupted."""
+    """Returns whether it was interrupted."""
     left: Sequence[Drawn] = mutants
     same = {mutant for mutant in mutants if (note := _note_of(mutant, notes)) and note.kind == "same"}
     for judge, options in judges.items():
@@ -123,10 +123,10 @@ def _judge_all(
 
 
 class RecordedRun:
-    """Results of this and of earlier times, by peer and judge. A line each, added as they come: Ctrl-C costs none."""
+    """Results of this and earlier commands, by peer and judge. One line each, added at once: Ctrl-C loses none."""
 
     def __init__(self, file: Path, keys: Mapping[str, str]) -> None:
-        """`keys`: for each judge of interest, what a result must have been noted with to be still good."""
+        """`keys`: for each judge, the key with which a stored result is still valid."""
         self._file = file
         self._keys = keys
         self._results: dict[str, dict[str, MutantResult]] = {}
@@ -134,13 +134,13 @@ class RecordedRun:
             try:
                 fields = json.loads(line)
             except ValueError:
-                continue  # half a line: something ended it
+                continue  # an incomplete line
             key, peer, judge = (fields.pop(name) for name in ("key", "peer", "judge"))
             if keys.get(judge) == key:
                 self._results.setdefault(peer, {})[judge] = MutantResult(**fields)
 
     def of(self, mutant: Drawn) -> dict[str, MutantResult]:
-        """By judge, as they were asked. The same peer may have had another id."""
+        """By judge, in order. The same peer may have had another id."""
         found = self._results.get(_digest(mutant.text), {})
         return {judge: replace(found[judge], id=mutant.id) for judge in self._keys if judge in found}
 
@@ -157,7 +157,7 @@ def _digest(text: str) -> str:
 
 
 def _key(judge: str, options: argparse.Namespace) -> str:
-    """Whatever a verdict depends on, beside the peer."""
+    """A digest of everything that affects a verdict, besides the peer."""
     asked = [judge, options.isolated, options.race, options.budget_seconds]
     files = [*run_files(), *(Path(str(module.__file__)) for module in (measurement, worker))]
     if judge == TESTS:
@@ -171,7 +171,7 @@ def _key(judge: str, options: argparse.Namespace) -> str:
     return digest.hexdigest()[:16]
 
 
-# ---- what is said of survivors ------------------------------------------------------------------------------------
+# ---- survivors ----------------------------------------------------------------------------------------------------
 
 
 def _note_of(mutant: Drawn, notes: Notes) -> Note | None:
@@ -179,7 +179,7 @@ def _note_of(mutant: Drawn, notes: Notes) -> Note | None:
 
 
 def read_notes(file: Path = SURVIVORS) -> Notes:
-    """By function, the lines as they were, and as they are: numbers of lines and changes come and go."""
+    """By function, old lines and new lines: line numbers and ids of changes are not stable."""
     if not file.exists():
         return {}
     notes = {}
@@ -192,11 +192,11 @@ def read_notes(file: Path = SURVIVORS) -> Notes:
 
 @dataclass(frozen=True)
 class RandomOutcome:
-    """What came of a draw, or of as much of it as was judged."""
+    """The results of a draw, or of the part that was judged."""
 
-    results: Mapping[Drawn, MutantResult]  # what the last judge said
-    judges: Mapping[Drawn, str]  # and who that was
-    seconds: float  # of processor time, that all judges took
+    results: Mapping[Drawn, MutantResult]  # of the last judge
+    judges: Mapping[Drawn, str]  # the last judge
+    seconds: float  # processor time of all judges
     notes: Notes
 
     @classmethod
@@ -217,7 +217,7 @@ class RandomOutcome:
         return _note_of(mutant, self.notes)
 
     def caught_by(self) -> dict[str, int]:
-        """How many each rule, error or test has caught; the most first."""
+        """The number of changes that each rule, error or test caught; the largest first."""
         counts = Counter(result.by for result in self.results.values() if result.verdict == "caught")
         return dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])))
 
@@ -234,20 +234,20 @@ def report(outcome: RandomOutcome) -> str:
         lines += [f"{by.ljust(width)}  {count:7}" for by, count in counts.items()] + [""]
     for mutant in outcome.away:
         note = outcome.note_of(mutant)
-        told = f"{note.kind}: {note.why}" if note else f"nobody has written down what it is, see {SURVIVORS}"
+        told = f"{note.kind}: {note.why}" if note else f"not explained in {SURVIVORS}"
         lines += [f"{mutant.id} {_ending(outcome.results[mutant])}", told, mutant.diff()]
     return "\n".join([*lines, *summary(outcome)])
 
 
 def _ending(result: MutantResult) -> str:
-    if result.verdict == "escaped":
-        return f"got away, at last in {result.tests} runs" + (f": {result.line}" if result.line else "")
+    if result.verdict == "missed":
+        return f"missed in {result.tests} runs" + (f": {result.line}" if result.line else "")
     return f"has no verdict: {result.line}"
 
 
 def summary(outcome: RandomOutcome) -> list[str]:
     verdicts = Counter(result.verdict for result in outcome.results.values())
-    lost = verdicts.total() - verdicts["caught"] - verdicts["escaped"]
+    lost = verdicts.total() - verdicts["caught"] - verdicts["missed"]
     by = Counter(outcome.judges[mutant] for mutant, result in outcome.results.items() if result.verdict == "caught")
     caught = f"{verdicts['caught']} caught" + (f" ({by[TESTS]} by tests, {by[FUZZ]} by fuzzing)" if by[FUZZ] else "")
     kinds = Counter(note.kind for mutant in outcome.away if (note := outcome.note_of(mutant)))
@@ -255,8 +255,8 @@ def summary(outcome: RandomOutcome) -> list[str]:
     if len(outcome.away) > kinds.total():
         words.append(f"{len(outcome.away) - kinds.total()} not explained yet")
     return [
-        f"{verdicts.total()} changes of {REFERENCE / 'raft.py'}: {caught}, {verdicts['escaped']} got away"
+        f"{verdicts.total()} changes of {REFERENCE / 'raft.py'}: {caught}, {verdicts['missed']} missed"
         + (f", {lost} without a verdict" if lost else ""),
-        *([f"Of those that got away: {'; '.join(words)}"] if words else []),
+        *([f"Missed: {'; '.join(words)}"] if words else []),
         f"{outcome.seconds:.0f} s of processor time",
     ]

@@ -1,11 +1,11 @@
-"""Wrong Rafts drawn by chance: the reference with one small change, made anywhere.
+"""Random mutants: the reference with one small change anywhere.
 
-`m0137-append_entries-lt-le` is change 137 of all that can be made in raft/raft.py (changes), so an id says the same
-in every draw, until the reference changes.
+`m0137-append_entries-lt-le` is change 137 of all possible ones in raft/raft.py, so an id means the same in every draw
+until the reference changes.
 
-Promise: a number and a seed give one list, in any process, and a longer list of the same seed begins with the shorter.
-No two of a list are one program to the compiler, and none is the reference itself. All functions and all families of
-changes come in turn, so that long functions do not take most of a short list.
+Promise: a number and a seed give the same list in any process, and a longer list of the same seed extends the shorter.
+No two mutants of a list compile to the same program, and none to the reference. Draws alternate between functions and
+families of changes, so long functions do not dominate a short list.
 
 Start at `draw()`.
 """
@@ -26,7 +26,7 @@ _ID = re.compile(r"m[0-9]{4}-")
 
 @dataclass(frozen=True)
 class Drawn(Mutant):
-    """One of them. `lines_were` and `lines_are` are what was changed, for whoever writes something about it down."""
+    """A random mutant. `lines_were` and `lines_are`: the changed lines, for survivors.toml."""
 
     text: str = ""
     function: str = ""
@@ -38,7 +38,7 @@ class Drawn(Mutant):
 
 
 def all_changes() -> tuple[str, list[Change]]:
-    """The reference, and what can be changed in it."""
+    """The reference, and all possible changes of it."""
     source = (REFERENCE / "raft.py").read_text()
     return source, changes_of(source)
 
@@ -55,18 +55,18 @@ def draw(number: int, seed: int) -> list[Drawn]:
             drawn.append(mutant)
             if len(drawn) == number:
                 return drawn
-    raise ValueError(f"N must be at most {len(drawn)}: so many changes of {REFERENCE / 'raft.py'} there are")
+    raise ValueError(f"N must be at most {len(drawn)}, the number of possible changes of {REFERENCE / 'raft.py'}")
 
 
 def drawn_by_id(id_: str) -> Drawn:
-    """The one that is called so in every draw."""
+    """The random mutant with this id."""
     source, changes = all_changes()
     place = int(id_[1:5]) - 1 if is_drawn(id_) else -1
     if 0 <= place < len(changes):
         mutant = _mutant(source, changes, place)
         if mutant.id == id_:
             return mutant
-    raise StaleMutant(f"{id_} is no change of {REFERENCE / 'raft.py'} as it is now; see lab mutants random N --list")
+    raise StaleMutant(f"{id_} is not a change of the current {REFERENCE / 'raft.py'}; see lab mutants random N --list")
 
 
 def is_drawn(id_: str) -> bool:
@@ -74,7 +74,7 @@ def is_drawn(id_: str) -> bool:
 
 
 def _order(changes: list[Change], seed: int) -> Iterator[int]:
-    """Places in `changes`: one of each function and family, then another of each, as long as there are some."""
+    """Indexes in `changes`: one of each function and family, then another of each, and so on."""
     chance = random.Random(seed)
     heaps: dict[tuple[str, str], list[int]] = {}
     for place, change in enumerate(changes):
@@ -97,7 +97,7 @@ def _mutant(source: str, changes: list[Change], place: int) -> Drawn:
     instead = f"has {first_is} instead of" if first_is not in ("", "pass") else "lacks"
     return Drawn(
         f"m{place + 1:04}-{change.function}-{change.kind}",
-        "",  # whichever part notices
+        "",  # any part may catch it
         "unknown: drawn by chance",
         f"{instead} {first_was} (line {change.line})",
         (),

@@ -1,8 +1,8 @@
-"""In a process of its own: runs that were shrunk, and scenarios, on a peer, and which rule each broke.
+"""Replays minimized runs and scenarios on a peer, in a separate process, and reports the broken rule of each.
 
     python -m tests.mutants.tool.repetition RAFT [--kv KV] FILE ...
 
-Prints a JSON list: for each FILE how it ended, the rule, and whether it is exactly the run that the file was made of.
+Prints a JSON list: for each FILE the ending, the rule, and whether it is exactly the recorded run.
 """
 
 from __future__ import annotations

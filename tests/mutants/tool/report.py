@@ -1,4 +1,4 @@
-"""The results of all mutants: a table for the terminal, the record for the quick test, and a table of all records.
+"""Reports on mutants: a table for the terminal, the record for the quick test, and a table of all records.
 
 Start at `table()` and `overview()`.
 """
@@ -23,7 +23,7 @@ def _by(result: MutantResult) -> str:
         skipped = f", {result.skipped} of {result.tests} tests skipped" if result.skipped else ""
         return (result.verdict.upper() if result.bad else result.verdict) + skipped
     rate = "" if result.failed_of is None else f", {result.failed_of[0]} of {result.failed_of[1]} seeds"
-    return f"{'ACCUSED ' if result.verdict == 'accused' else ''}{result.by}{rate}"
+    return f"{'FALSE POSITIVE ' if result.verdict == 'reported' else ''}{result.by}{rate}"
 
 
 def table(results: list[MutantResult], by_id: dict[str, Mutant]) -> str:
@@ -50,7 +50,7 @@ def summary(results: list[MutantResult], by_id: dict[str, Mutant], seconds: floa
     if variants:
         passed = sum(r.verdict == "passed" for r in variants)
         lines.append(f"{passed} of {len(variants)} variants passed")
-    lines.append(f"{seconds:.0f} s in all")
+    lines.append(f"{seconds:.0f} s in total")
     return "\n".join(lines)
 
 
@@ -61,7 +61,7 @@ def _summary_of(mutants: list[MutantResult], whose: str) -> list[str]:
     if caught:
         line += f"; runs of the suite: median {median(r.runs for r in caught):g}, most {max(r.runs for r in caught)}"
     away = [r.id for r in mutants if r.verdict != "caught"]
-    return [line, *([f"got away: {', '.join(away)}"] if away else [])]
+    return [line, *([f"missed: {', '.join(away)}"] if away else [])]
 
 
 def _short(text: str, width: int) -> str:
@@ -73,7 +73,7 @@ _COLUMNS = ("id", "part", "a peer that", "breaks", "caught by", "in", "seed", "r
 
 
 def overview(by_id: Iterable[Mutant]) -> str:
-    """All that is recorded of the mutants, a row for each."""
+    """A table with everything that is recorded of each mutant."""
     mutants = [mutant for mutant in by_id if not mutant.correct]
     caught = {mutant.id: known for mutant in mutants if (known := recorded().get(mutant.id))}
     found, left = fuzzing.recorded(), shrunk.recorded()
@@ -102,12 +102,12 @@ def overview(by_id: Iterable[Mutant]) -> str:
 
 
 def recorded(file: Path = RECORD) -> dict[str, dict[str, Any]]:
-    """What caught which, by id: `by`, `test`, `seed`, and `runs` of the suite until then."""
+    """What caught each mutant, by id: `by`, `test`, `seed`, and `runs` of the suite until then."""
     return json.loads(file.read_text()) if file.exists() else {}
 
 
 def record(results: Iterable[MutantResult], file: Path = RECORD) -> None:
-    """Note what caught which, beside what is noted already; the quick measurement begins there."""
+    """Record what caught each mutant; other records stay. The quick measurement starts there."""
     known = recorded(file)
     for result in results:
         if result.verdict == "caught":

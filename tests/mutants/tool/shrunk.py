@@ -1,7 +1,7 @@
-"""`lab mutants shrink`: what `lab shrink` leaves of the run that caught each mutant, and whether that still fails so.
+"""`lab mutants shrink`: minimizes the run that caught each mutant, and checks that the result still fails alike.
 
-Each is shrunk in a process of its own. In another one the file is replayed, and the scenario is played: on the mutant,
-where both must break the same rule, and on the peer that the mutant was made from, where the scenario must pass.
+Each is shrunk in a separate process. Another process replays the file and plays the scenario: on the mutant, where both
+must break the same rule, and on the mutant's correct base, where the scenario must pass.
 
 Start at `measure()`.
 """
@@ -24,18 +24,18 @@ from tests.mutants.tool.mutants import BUILD, FOLDER, REFERENCE, Mutant
 RECORD = FOLDER / "shrunk.json"
 _LOST_S = 600
 _LIMIT_S = 50.0
-_LONG = 1000  # events, of which a tenth may be left
+_LONG = 1000  # events; a tenth of them may be left
 _SHORT = 100  # events that may be left of a shorter run
 _STEPS_MAX = 20
 
 
 @dataclass
 class ShrinkMeasurement:
-    """What came of shrinking one."""
+    """The result of shrinking one run."""
 
     id: str
     test: str
-    ending: str = ""  # as a verdict's; "" if it could not be shrunk
+    ending: str = ""  # as in Outcome; "" if it could not be shrunk
     rule: str = ""
     before: int = 0
     after: int = 0
@@ -45,7 +45,7 @@ class ShrinkMeasurement:
     same_run: bool = False  # exactly
     steps: int | None = None
     scenario_breaks: bool = False  # the same rule, in a new process
-    scenario_passes: bool = False  # on the peer that it was made from
+    scenario_passes: bool = False  # on the correct base
 
     @property
     def summary(self) -> str:
@@ -108,13 +108,13 @@ def _python(arguments: Sequence[str]) -> str:
 
 
 def recorded(measured: Iterable[ShrinkMeasurement] = (), file: Path = RECORD) -> dict[str, ShrinkMeasurement]:
-    """What is noted, by id, and these in the place of what was noted of them before."""
+    """The records by id, with these in place of their older records."""
     known = json.loads(file.read_text()) if file.exists() else []
     return {one.id: one for one in (*(ShrinkMeasurement(**each) for each in known), *measured)}
 
 
 def record(measured: Iterable[ShrinkMeasurement], file: Path = RECORD) -> None:
-    """Note them beside what is noted already."""
+    """Record these; other records stay."""
     known = sorted(recorded(measured, file).values(), key=lambda one: one.id)
     file.write_text(json.dumps([asdict(one) for one in known], indent=1) + "\n")
 
@@ -136,10 +136,10 @@ def summary(all_of_them: Sequence[ShrinkMeasurement]) -> str:
         scenarios = [one for one in rules if one.has_scenario]
         lines += [
             f"{len(rules)} runs that broke a rule: {sum(one.same_rule for one in rules)} break the same one when "
-            f"replayed in a new process, {sum(one.same_run for one in rules)} are exactly the run that was written",
+            f"replayed in a new process, {sum(one.same_run for one in rules)} are exactly the recorded run",
             f"{sum(one.enough for one in rules)} of them are short enough: a tenth of more than {_LONG:,} events, or "
             f"{_SHORT} events",
-            f"lines of the recipe: median {median(one.lines for one in rules):g}, most "
+            f"lines of the reproduction steps: median {median(one.lines for one in rules):g}, most "
             f"{max(one.lines for one in rules)}",
             f"processor time: median {median(one.seconds for one in rules):.1f} s, most "
             f"{max(one.seconds for one in rules):.1f} s",

@@ -1,12 +1,11 @@
-"""Every small change of a Python source that is likely to be a mistake: an operator, a constant, a statement left out.
+"""All small changes of a Python source that are likely to be bugs: an operator, a constant, a deleted statement.
 
-Places come from the syntax tree, and the text itself is changed there. So what is left reads as it did, comments and
-all, and every line keeps its number.
+Positions come from the syntax tree, and the source text is changed there, so the rest stays as it is, with comments and
+line numbers.
 
-Promise: one source, one list, in the order of the file. Every change gives a program that compiles, and none is of a
-docstring, a type, an import, a call of log() or the words of an error. Not promised: that a change is a mistake. Some
-mean the same as before, which `meaning()` tells for the plainest of them. Locks are left alone: what is wrong about
-these needs other tests.
+Promise: a source gives one list, in the order of the file. Every change compiles. None changes a docstring, a type, an
+import, a call of log() or the text of an error. Not promised: that a change is a bug. Some are equivalent; `meaning()`
+detects the simplest. Locks are not changed, because locking bugs need other tests.
 
 Start at `changes_of()`. Which changes there are is in `_Finder`, a method for each kind of node.
 """
@@ -23,7 +22,7 @@ from itertools import pairwise
 from types import CodeType
 from typing import Any
 
-# For each operator what it is taken for: its bound, then its opposite.
+# For each operator its replacements: the other bound, then the opposite.
 _COMPARISONS: dict[type[ast.cmpop], tuple[str, ...]] = {
     ast.Lt: ("<=", ">="),
     ast.LtE: ("<", ">"),
@@ -38,7 +37,7 @@ _COMPARISONS: dict[type[ast.cmpop], tuple[str, ...]] = {
 }
 _WORDS = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge", "==": "eq", "!=": "ne", "+": "plus", "-": "minus"}
 _ARITHMETIC: dict[type[ast.operator], str] = {ast.Add: "-", ast.Sub: "+", ast.Div: "*"}
-# Fields of one kind. Those of `self` in a file are the ones that it assigns to.
+# Fields that can replace each other. Fields of `self` are those that the file assigns.
 _NEIGHBOURS = (
     ("commit_index", "last_applied", "last_included_index"),
     ("next_index", "match_index"),
@@ -47,13 +46,13 @@ _NEIGHBOURS = (
     ("last_included_index", "last_included_term"),
     ("conflict_index", "conflict_term"),
 )
-_OF_ITS_ARGUMENT = ("sorted", "reversed", "abs")  # f(x) and x are of one kind
-_COUNTED = ("index", "term")  # names that end so are numbers, unless they are lists: one too many is still one
+_OF_ITS_ARGUMENT = ("sorted", "reversed", "abs")  # f(x) and x have the same type
+_COUNTED = ("index", "term")  # names that end like this are numbers, unless they are lists
 
 
 @dataclass(frozen=True)
 class Span:
-    """What stands from `start` to `end`, counted in bytes, becomes `new`."""
+    """Replace the bytes from `start` to `end` by `new`."""
 
     start: int
     end: int
@@ -62,7 +61,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Change:
-    function: str  # in which, or "module"
+    function: str  # that it is in, or "module"
     family: str  # comparison, arithmetic, constant, condition, statement, call or neighbour
     kind: str  # "lt-le"
     line: int
@@ -71,21 +70,21 @@ class Change:
     def applied_to(self, source: str) -> str:
         data = source.encode()
         for span in sorted(self.spans, key=lambda span: -span.start):
-            # What is open at the end of a line stays open; after a statement come empty lines.
+            # Open brackets keep their lines; a deleted statement leaves empty lines.
             lines = data.count(b"\n", span.start, span.end) - span.new.count("\n")
             data = data[: span.start] + (span.new + "\n" * lines).encode() + data[span.end :]
         return data.decode()
 
 
 def changes_of(source: str) -> list[Change]:
-    """All of them, by place."""
+    """All changes, by position."""
     finder = _Finder(source)
     finder.visit(finder.tree)
     return sorted(finder.found, key=lambda change: change.spans[0].start)
 
 
 def meaning(source: str) -> Any:
-    """Two sources with equal ones do the same: the compiler makes one program of them, but for the lines."""
+    """Sources with equal meanings compile to the same program, apart from line numbers."""
     return _meaning_of(compile(source, "raft.py", "exec"))
 
 
@@ -108,7 +107,7 @@ class _Text:
             self._starts.append(self._starts[-1] + len(line))
         lines = source.splitlines(keepends=True)
         passed_over = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
-        # (start, end, text) of what means something, by place.
+        # (start, end, text) of tokens that are not blank or comments, by position.
         self.tokens: list[tuple[int, int, str]] = [
             (self._offset(lines, *token.start), self._offset(lines, *token.end), token.string)
             for token in tokenize.generate_tokens(io.StringIO(source).readline)
@@ -130,33 +129,33 @@ class _Text:
         return self.data[self.start(node) : self.end(node)].decode()
 
     def operator(self, left: ast.expr, right: ast.expr) -> tuple[int, int]:
-        """Where the operator between two operands stands; these may be in brackets."""
+        """The position of the operator between two operands, which may be in brackets."""
         from_, until = (bisect_left(self.tokens, (at,)) for at in (self.end(left), self.start(right)))
         between = [token for token in self.tokens[from_:until] if token[2] not in ("(", ")")]
         return between[0][0], between[-1][1]
 
     def before(self, at: int) -> tuple[int, int, str]:
-        """The last token that begins before."""
+        """The last token that starts before this position."""
         return self.tokens[bisect_left(self.tokens, (at,)) - 1]
 
     def after(self, at: int) -> tuple[int, int, str]:
         return self.tokens[bisect_left(self.tokens, (at,))]
 
     def rest_of_line(self, at: int) -> int:
-        """Where the line ends if nothing but a comment follows."""
+        """The end of the line, if only a comment follows."""
         end = self.data.find(b"\n", at)
         return end if end >= 0 and self.after(at)[0] > end else at
 
 
 class _Finder(ast.NodeVisitor):
-    """Goes through a file and notes what can be changed at each node, then goes into it."""
+    """Collects the possible changes of each node of a file."""
 
     def __init__(self, source: str) -> None:
         self.tree = ast.parse(source)
         self.found: list[Change] = []
         self._text = _Text(source)
         self._function = "module"
-        self._locals: dict[str, int] = {}  # of the function at hand: how often each is bound
+        self._locals: dict[str, int] = {}  # of the current function: how often each is bound
         self._elifs: set[ast.If] = set()
         self._methods = {node.name: node for node in ast.walk(self.tree) if isinstance(node, ast.FunctionDef)}
         self._enums = dict(_enums(self.tree))
@@ -165,7 +164,7 @@ class _Finder(ast.NodeVisitor):
         for node in sorted(stored, key=self._text.start):
             makers.setdefault(node.attr, node)
         self._fields = set(makers)
-        self._makers = set(makers.values())  # the assignments without which a field is not there at all
+        self._makers = set(makers.values())  # the assignments that create a field
         subscripts = [node.value for node in ast.walk(self.tree) if isinstance(node, ast.Subscript)]
         self._lists = {name for node in subscripts if (name := _name(node)) is not None}
 
@@ -178,7 +177,7 @@ class _Finder(ast.NodeVisitor):
     def _replaced(self, family: str, kind: str, node: ast.expr | ast.stmt, new: str) -> None:
         self._note(family, kind, (self._text.start(node), self._text.end(node), new))
 
-    # ---- where it looks, and where not --------------------------------------------------------------------------
+    # ---- which nodes are visited --------------------------------------------------------------------------------
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:  # ast's names
         outer = self._function, self._locals
@@ -195,7 +194,7 @@ class _Finder(ast.NodeVisitor):
             self.visit(node.value)
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
-        """Words."""
+        """Text: not changed."""
 
     def visit_Raise(self, node: ast.Raise) -> None:
         self._statement(node, "raise-out")
@@ -218,11 +217,11 @@ class _Finder(ast.NodeVisitor):
     def _statements(self, nodes: Sequence[ast.stmt], kind: str) -> None:
         start, end = self._text.start(nodes[0]), self._text.end(nodes[-1])
         if b"\n" in self._text.data[start:end]:
-            end = self._text.rest_of_line(end)  # a comment there was about what is gone
+            end = self._text.rest_of_line(end)  # with the comment of the deleted statement
         self._note("statement", kind, (start, end, "pass"))
 
     def _assignment(self, node: ast.stmt, targets: Sequence[ast.expr]) -> None:
-        """Left out, unless it is what makes the name: then nothing would work."""
+        """Delete an assignment, unless it creates the name: then nothing would work."""
         if self._function == "module":
             return
         each = [part for target in targets for part in ast.walk(target)]
@@ -277,7 +276,7 @@ class _Finder(ast.NodeVisitor):
             self._elifs.add(node.orelse[0])
         elif node.orelse:
             self._statements(node.orelse, "else-out")
-        # Without an else it is the same as `if False`.
+        # Without an else this is the same as `if False`.
         if node.orelse and node not in self._elifs:
             self._statement(node, "if-out")
         self.generic_visit(node)
@@ -293,7 +292,7 @@ class _Finder(ast.NodeVisitor):
         self.generic_visit(node)
 
     def _condition(self, test: ast.expr, word: str) -> None:
-        # Of a single comparison the operator is changed, of a `not` that.
+        # A single comparison gets another operator; a `not` is removed.
         plain = isinstance(test, ast.Compare) and len(test.ops) == 1
         if not plain and not (isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not)):
             text = self._text.of(test)
@@ -345,7 +344,7 @@ class _Finder(ast.NodeVisitor):
     # ---- numbers and values -------------------------------------------------------------------------------------
 
     def _value(self, node: ast.expr) -> None:
-        """What is assigned, returned or passed on: one too many, one too few."""
+        """A value that is assigned, returned or passed: off by one."""
         name = _name(node)
         if name is not None and name.endswith(_COUNTED) and name not in self._lists:
             self._off_by_one(node)
@@ -361,10 +360,10 @@ class _Finder(ast.NodeVisitor):
             start, end = self._text.operator(node.left, node.right)
             old = self._text.data[start:end].decode()
             self._note("arithmetic", f"{_WORDS.get(old, 'by')}-{_WORDS.get(new, 'times')}", (start, end, new))
-        # Where a number stands in it, that is changed.
+        # If it contains a number, change only that.
         if isinstance(node.op, ast.Add | ast.Sub) and not _has_number(node):
             self._off_by_one(node)
-        # Of a + b - c only the whole is one too many.
+        # Change a + b - c only as a whole.
         for side in (node.left, node.right):
             if isinstance(side, ast.BinOp):
                 self._inner(side)
@@ -424,7 +423,7 @@ class _Finder(ast.NodeVisitor):
                 )
 
     def _has(self, owner: str, name: str) -> bool:
-        """Fields of `self` are those that are assigned to; messages have the others."""
+        """Fields of `self` are those that the file assigns; all others belong to messages."""
         return (name in self._fields) is (owner == "self")
 
     # ---- calls --------------------------------------------------------------------------------------------------
@@ -447,7 +446,7 @@ class _Finder(ast.NodeVisitor):
         self.generic_visit(node)
 
     def _left_to_choice(self, node: ast.Call) -> Iterator[ast.expr | ast.keyword]:
-        """Arguments that the call can do without."""
+        """Optional arguments of the call."""
         method = self._methods.get(_name(node.func) or "") if isinstance(node.func, ast.Attribute) else None
         if method is None:
             yield from node.keywords
@@ -512,7 +511,7 @@ def _bindings(function: ast.FunctionDef) -> dict[str, int]:
 
 
 def _enums(tree: ast.Module) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Of every class whose base is an Enum: its members."""
+    """The members of every Enum class."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef) and any((_name(base) or "").endswith("Enum") for base in node.bases):
             names = [

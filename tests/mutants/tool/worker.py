@@ -1,4 +1,4 @@
-"""What runs inside a worker process of `lab mutants`: load the mutants and the tests, then judge what it is asked to.
+"""A worker process of `lab mutants`: loads the mutants and the tests, and judges mutants on request.
 
 `JUDGES` are the ways to judge, functions that take what judge_by_tests() takes. `lab mutants random` tries one after
 another until one catches the mutant.
@@ -29,7 +29,7 @@ def begin(greeting: bytes, _: int) -> Callable[[bytes], Iterator[bytes]]:
     mutants = {mutant.id: mutant for mutant in load_mutants()}
 
     def answers_to(line: bytes) -> Iterator[bytes]:
-        """A line has the id of a mutant, who judges it, and its limits, as judge_by_tests() takes them."""
+        """A line has the id of a mutant, the judge, and the arguments of judge_by_tests()."""
         request = json.loads(line)
         id_ = request.pop("id")
         mutant = drawn_by_id(id_) if is_drawn(id_) else mutants[id_]
@@ -40,5 +40,5 @@ def begin(greeting: bytes, _: int) -> Callable[[bytes], Iterator[bytes]]:
 
 
 if __name__ == "__main__":
-    # Not sys.exit(): a peer's atexit functions and threads have no say in how this ends.
+    # Not sys.exit(), which would run a peer's atexit functions and wait for its threads.
     os._exit(serve(begin))

@@ -23,10 +23,10 @@ def test_measurements_are_recorded_and_reported(tmp_path):
     assert fuzzing.summary([LATE, FOUND, RIGHT]).splitlines() == [
         "1 of 2 found",
         "processor time for all: 60 s",
-        "until one is found: median 0.4 s",
-        "1 are scenarios: median 5 steps, most 5; 1 of them pass on the right peer",
-        "got away: a",
-        "1 of 1 variants were accused of nothing, in 1,000 runs",
+        "time to find one: median 0.4 s",
+        "1 are scenarios: median 5 steps, most 5; 1 of them pass on the correct peer",
+        "missed: a",
+        "1 of 1 variants have no false positive, in 1,000 runs",
     ]
     assert fuzzing.table([LATE, FOUND]).splitlines()[2:] == [
         "| `a` | no | 900 | 60.1 | - |",
@@ -40,4 +40,4 @@ def test_mutant_is_fuzzed_in_separate_processes(tmp_path, monkeypatch, capsys):
     assert lab("mutants", "fuzz", 5, "commit-minority", "--json", figures) == 0
     out = capsys.readouterr().out
     assert "1 of 1 found\n" in out
-    assert "pass on the right peer" in out
+    assert "pass on the correct peer" in out

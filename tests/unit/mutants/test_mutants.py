@@ -44,7 +44,7 @@ SAMPLE = [mutant for mutant in WRONG if crc32(mutant.id.encode()) % share(mutant
 CONTROLS = [mutant for mutant in MUTANTS if mutant.correct]
 CAUGHT = json.loads(report.RECORD.read_text())
 
-# A little of everything, and quick: each right peer passes some of them, and all in a soak.
+# A quick sample: each correct peer runs some of these tests, and all of them in a soak.
 CONTROL_TESTS = [
     "test_many_elections_2a",
     "test_rejoin_2b",
@@ -101,7 +101,7 @@ def test_mutant_is_caught(mutant, tmp_path, monkeypatch):
     further = [test for test in tests.values() if test.part == mutant.part or test.name == known["test"]]
     result = measurement.judge_by_tests(mutant, further, runs=3, budget_s=20, build=tmp_path, measure_rate=False)
     assert result.verdict == "caught", (
-        f"{mutant.id}, a peer that {mutant.what}, got away: {known['test']} with seed {known['seed']} passes, "
+        f"{mutant.id}, a peer that {mutant.what}, was missed: {known['test']} with seed {known['seed']} passes, "
         f"and so did {result.tests} other runs"
     )
 
@@ -124,7 +124,7 @@ def test_stale_edit_is_an_error():
     with pytest.raises(StaleMutant) as caught:
         mutant.source()
     assert str(caught.value) == (
-        "example: the text to replace must stand in raft/raft.py once, but stands there 0 times; "
+        "example: the text to replace must occur once in raft/raft.py, but occurs 0 times; "
         "adapt the edit in tests/mutants to the reference:\nself.no_such_field = 1"
     )
     with pytest.raises(StaleMutant, match=r"but stands there [0-9]+ times"):
@@ -205,7 +205,7 @@ def test_command_says_what_was_caught(tmp_path):
 def test_exit_status_is_1_if_a_mutant_is_missed():
     done = run_mutants("run", "snap-no-compaction", "--tests", "test_initial_election_2a", "--runs", "1")
     assert done.returncode == 1
-    assert "got away: snap-no-compaction" in done.stdout
+    assert "missed: snap-no-compaction" in done.stdout
 
 
 def test_command_shows_a_mutant_as_a_diff():
