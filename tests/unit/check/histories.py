@@ -30,7 +30,7 @@ def by_brute_force(operations):
 
 
 def made(chance, *, clients, operations, keys=1, written=None, appends=0.3, gets=0.4, lost=0.0):
-    """A right history: every operation takes effect at some moment between its call and its return.
+    """A linearizable history: every operation takes effect at some moment between its call and its return.
 
     `written` gives the value of a write; by default no two are alike. `lost`: how many never return.
     """
@@ -65,7 +65,9 @@ def made(chance, *, clients, operations, keys=1, written=None, appends=0.3, gets
                 state[operation.key] = before + operation.value
             if chance.random() >= lost:
                 continue
-            if chance.random() < 0.5 or operation.kind is OperationKind.GET:  # it has happened, and nobody was told
+            if (
+                chance.random() < 0.5 or operation.kind is OperationKind.GET
+            ):  # it took effect, but the client got no reply
                 waiting[client] = None
                 continue
         operation.returned, operation.returned_s = moment, moment / 1000

@@ -1,4 +1,4 @@
-"""Who is stuck: whoever keeps the others back comes first, and whoever merely waits for work is not listed."""
+"""Blocked tasks: one that blocks others comes first, and one that waits for work is not listed."""
 
 import pytest
 
@@ -13,7 +13,7 @@ from unit.students import edited_reference
 HANDLERS = ("append_entries", "request_vote", "install_snapshot")
 
 
-def stuck_in(tmp_path, test, *edits, seed=1):
+def blocked_in(tmp_path, test, *edits, seed=1):
     run = run_test(test, load_peer(edited_reference(tmp_path, *edits)), seed)
     assert run.error is not None
     return list(run.error.snapshot.blocked)
@@ -44,22 +44,22 @@ def thirty_commands(make_config):
     cfg.fail("for no reason")
 
 
-def functions(stuck):
-    return [wait.where.function for wait in stuck]
+def functions(blocked):
+    return [wait.where.function for wait in blocked]
 
 
-def test_whoever_waits_for_work_is_not_stuck(tmp_path):
+def test_waiting_for_work_is_not_blocked(tmp_path):
     """Tickers sleep, appliers wait for a notification, services for a message."""
-    assert stuck_in(tmp_path, idle) == []
+    assert blocked_in(tmp_path, idle) == []
 
 
-def test_a_call_that_is_merely_under_way_is_not_stuck(tmp_path):
+def test_call_in_progress_is_not_blocked(tmp_path):
     """On slow disks start() takes a while; it used to be listed when anything else failed meanwhile."""
     applies_twice = (
         "self.last_applied += 1\n            entry",
         "self.last_applied = max(self.last_applied, 1)\n            entry",
     )
-    assert stuck_in(tmp_path, started_on_a_slow_disk, applies_twice) == []
+    assert blocked_in(tmp_path, started_on_a_slow_disk, applies_twice) == []
 
 
 @collect
@@ -72,15 +72,15 @@ def started_on_a_slow_disk(make_config):
         cfg.start(leader, number)
 
 
-def test_the_thread_that_keeps_the_lock_comes_before_all_that_queue_up_behind_it(tmp_path):
-    """Four are told; they used to be four that waited for the lock, and never the one that had it."""
+def test_lock_holder_is_listed_before_its_waiters(tmp_path):
+    """Four are listed. These used to be four waiters, and never the holder of the lock."""
     under_lock = (
         "self.apply_ch.put(msg, timeout=HEARTBEAT_S)",
         "with self.mu:\n                        self.apply_ch.put(msg)",
     )
-    stuck = stuck_in(tmp_path, lab("test_snapshot_overtaken_2d"), under_lock)
-    assert (stuck[0].kind, stuck[0].where.function) == (WaitKind.SPACE, "_applier")
-    others = [wait for wait in stuck[1:] if wait.node == stuck[0].node]
+    blocked = blocked_in(tmp_path, lab("test_snapshot_overtaken_2d"), under_lock)
+    assert (blocked[0].kind, blocked[0].where.function) == (WaitKind.SPACE, "_applier")
+    others = [wait for wait in blocked[1:] if wait.node == blocked[0].node]
     assert {wait.kind for wait in others} == {WaitKind.LOCK}
     # Threads of the peer's own, then calls from outside: the service's snapshot(), the tester's, handlers.
     calls = (*HANDLERS, "snapshot", "start", "get_state")
@@ -89,7 +89,7 @@ def test_the_thread_that_keeps_the_lock_comes_before_all_that_queue_up_behind_it
     assert "snapshot" in functions(others)
 
 
-def test_nobody_has_waited_for_less_than_nothing(tmp_path):
+def test_waits_are_never_negative(tmp_path):
     """The checks look at many events at a time: a run ends a little before the moment at which they look."""
     path = edited_reference(tmp_path, *CALLS_UNDER_LOCK)
     waited = []
@@ -101,9 +101,9 @@ def test_nobody_has_waited_for_less_than_nothing(tmp_path):
     assert min(waited) >= 0
 
 
-def test_a_call_under_the_lock_is_listed_though_calls_may_take_long(tmp_path):
-    stuck = stuck_in(tmp_path, lab("test_follower_failure_2b"), *CALLS_UNDER_LOCK, seed=4)
-    assert stuck[0].kind is WaitKind.REPLY
+def test_call_under_a_lock_is_listed(tmp_path):
+    blocked = blocked_in(tmp_path, lab("test_follower_failure_2b"), *CALLS_UNDER_LOCK, seed=4)
+    assert blocked[0].kind is WaitKind.REPLY
 
 
 NEVER = """\
@@ -113,11 +113,11 @@ NEVER = """\
         return reply"""
 
 
-def test_handlers_that_stand_at_one_place_are_told_once(tmp_path):
+def test_handlers_blocked_at_one_line_are_listed_once(tmp_path):
     never = ("            return RequestVoteReply(self.current_term, granted)", NEVER)
-    stuck = stuck_in(tmp_path, lab("test_many_elections_2a"), never, seed=0)
-    places = [(wait.node, wait.where) for wait in stuck]
-    assert set(functions(stuck)) == {"request_vote"}
+    blocked = blocked_in(tmp_path, lab("test_many_elections_2a"), never, seed=0)
+    places = [(wait.node, wait.where) for wait in blocked]
+    assert set(functions(blocked)) == {"request_vote"}
     assert len(places) == len(set(places))
 
 
@@ -126,10 +126,10 @@ def test_handlers_that_stand_at_one_place_are_told_once(tmp_path):
     [("threading.Event().wait()", WaitKind.EVENT), ("time.sleep(60)", WaitKind.SLEEP)],
     ids=["an event", "a sleep"],
 )
-def test_snapshot_is_stuck_whatever_it_waits_for(tmp_path, wait, kind):
+def test_blocked_snapshot_call_is_listed(tmp_path, wait, kind):
     """The service calls it, whose own thread is idle otherwise."""
     line = "            if index > self.last_applied:\n"
-    stuck = stuck_in(
+    blocked = blocked_in(
         tmp_path, thirty_commands, (f"        with self.mu:\n{line}", f"        {wait}\n        if True:\n{line}")
     )
-    assert ("snapshot", kind) in [(wait.where.function, wait.kind) for wait in stuck]
+    assert ("snapshot", kind) in [(wait.where.function, wait.kind) for wait in blocked]

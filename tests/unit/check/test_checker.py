@@ -1,4 +1,4 @@
-"""When the rules check: a chunk of events at a time, as if they had checked each when it happened."""
+"""Rules check events in chunks, with the same result as event by event."""
 
 import pytest
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("raft_package_restored")
 # ---- a chunk at a time ------------------------------------------------------------------------------------------
 
 
-def test_a_broken_rule_is_told_as_of_its_own_event():
+def test_run_ends_at_the_event_that_breaks_a_rule():
     builder = build_agreement()
     builder.elect("1", 2, last=(1, 1), voters="12")
     builder.vote("0", "2", 2, last=(1, 1))
@@ -28,15 +28,15 @@ def test_a_broken_rule_is_told_as_of_its_own_event():
     assert builder.trace[builder.checker.violation.events - 1] is broken_by
 
 
-def applies_what_nobody_started(tmp_path):
-    """Only a check can see this: all three services are told the same."""
+def applies_unstarted_commands(tmp_path):
+    """Only a rule detects this: all three services apply the same."""
     old = "        self.apply_ch = apply_ch\n"
     new = f"{old}        threading.Thread(target=lambda: apply_ch.put(ApplyMsg(True, 77, 1)), daemon=True).start()\n"
     return load_peer(edited_reference(tmp_path, (old, new)))
 
 
-def test_what_happens_last_in_a_run_is_looked_at(tmp_path):
-    launcher = applies_what_nobody_started(tmp_path)
+def test_last_events_of_a_run_are_checked(tmp_path):
+    launcher = applies_unstarted_commands(tmp_path)
 
     @collect
     def test(make_config):
@@ -50,8 +50,8 @@ def test_what_happens_last_in_a_run_is_looked_at(tmp_path):
     assert events[-1].kind == "apply" and run.virtual_s == events[-1].at_ns / 1e9
 
 
-def test_a_rule_that_was_broken_comes_before_what_ended_the_run(tmp_path):
-    launcher = applies_what_nobody_started(tmp_path)
+def test_broken_rule_precedes_the_error_that_ended_the_run(tmp_path):
+    launcher = applies_unstarted_commands(tmp_path)
 
     @collect
     def test(make_config):
@@ -118,7 +118,7 @@ def test_a_command_that_the_test_changes_is_what_it_was(tmp_path):
     assert run_test(test, load_peer(edited_reference(tmp_path)), 1).error is None
 
 
-def test_a_message_that_its_peer_changes_after_it_was_applied_is_what_it_was(tmp_path):
+def test_applied_message_is_copied(tmp_path):
     old = "                    self.apply_ch.put(msg, timeout=HEARTBEAT_S)\n"
     later = "                    time.sleep(0.001)\n                    msg.command_index = 1_000_000\n"
     path = edited_reference(tmp_path, (old, old + later))

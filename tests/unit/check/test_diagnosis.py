@@ -1,4 +1,4 @@
-"""The likely cause, in words: each diagnosis on a peer that has that defect, and on none that has not."""
+"""Each diagnosis is found for a peer with its defect, and for no other peer."""
 
 import re
 from dataclasses import replace
@@ -57,7 +57,7 @@ def exactly_a_quorum_with_1_to_2_ms_latency(make_config):
 def keep_the_leader_though_a_peer_is_gone(make_config):
     cfg = make_config(servers=3)
     leader = cfg.check_one_leader()
-    gone = min(cfg.others(leader))  # the first to be served by whoever serves them in order
+    gone = min(cfg.others(leader))  # the first one that a sequential sender calls
     cfg.disconnect(gone)
     (other,) = cfg.others(leader, gone)
     term = cfg.get_state(leader)[0]
@@ -126,7 +126,7 @@ def older_entry_and_another_failure(make_config):
 
 
 def older_entry_stored(make_config):
-    """Figure 8 (c), and nobody starts anything: an older term's entry must wait."""
+    """Figure 8 (c) without a new command: an entry of an older term must wait."""
     cfg = make_config(servers=3)
     cfg.one("for all", 3, retry=True)
     leader = cfg.check_one_leader()
@@ -448,7 +448,7 @@ DEFECTS = {
         *ONE_VOTE_AT_A_TIME,
         words=("got no answer, and never asked peers ", "each call in a separate thread"),
     ),
-    "peer 0 taken for nobody": Defect(
+    "peer 0 treated as no vote": Defect(
         "vote_for_peer_0_forgotten",
         lab("test_reelection_2a"),
         (
@@ -915,7 +915,7 @@ DEFECTS = {
         words=("entries 1 to ", "one entry per message.", "Send more of them per message"),
         not_words=("were sent without it",),
     ),
-    "start() wakes nobody": Defect(
+    "start() does not notify": Defect(
         "start_never_sent",
         lab("test_basic_agree_2b"),
         (
@@ -998,7 +998,7 @@ def failed_run(tmp_path, defect):
 
 
 @pytest.mark.parametrize("defect", DEFECTS.values(), ids=DEFECTS.keys())
-def test_a_defect_gets_its_own_diagnosis_and_no_other(tmp_path, defect):
+def test_defect_gets_exactly_its_diagnosis(tmp_path, defect):
     run = failed_run(tmp_path, defect)
     end_ns = run.simulation.now_ns
     found = [found.name for found in examine(run.simulation.trace, run.error, end_ns=end_ns)]
@@ -1036,7 +1036,7 @@ def test_two_diagnoses_cannot_have_one_order():
             """Never registered."""
 
 
-def test_an_older_terms_entry_waits_and_rightly_so(tmp_path):
+def test_entry_of_an_older_term_waits_correctly(tmp_path):
     """§5.4.2: the reference itself, and a test that expects too much."""
     run = run_test(older_entry_on_a_majority, load_peer(edited_reference(tmp_path)), 1)
     assert isinstance(run.error, Failure)
@@ -1050,16 +1050,16 @@ def test_an_older_terms_entry_waits_and_rightly_so(tmp_path):
 # ---- what a diagnosis does not say where it cannot know -------------------------------------------------------
 
 
-def test_a_leader_that_rightly_waits_is_no_cause_of_another_failure(tmp_path):
-    """The same situation in a test that waits for nothing: "nothing is wrong with that" used to be told of it."""
+def test_correctly_waiting_leader_is_not_a_cause(tmp_path):
+    """The same situation in a test that does not wait: "the peer is correct here" used to be reported."""
 
     run = run_test(older_entry_and_another_failure, load_peer(edited_reference(tmp_path)), 1)
     assert isinstance(run.error, Failure)
     assert diagnose(run.simulation.trace, run.error) == []
 
 
-def test_no_lock_is_blamed_where_none_is_kept(tmp_path):
-    """A handler that sleeps answers late; its peer used to be told that it holds its lock during a call."""
+def test_lock_is_not_a_cause_if_none_is_held(tmp_path):
+    """A handler that sleeps answers late. That used to be explained by a lock held during a call."""
     launcher = load_peer(
         edited_reference(
             tmp_path,
@@ -1078,7 +1078,7 @@ time.sleep(3.0)
             if not self._observe_term(args.term):"""
 
 
-def test_start_that_sleeps_itself_is_not_told_of_a_lock(tmp_path):
+def test_sleeping_start_is_not_explained_by_a_lock(tmp_path):
     sleeps = (
         "            self._replicate()\n            return self",
         "            time.sleep(0.1)\n            return self",
@@ -1101,7 +1101,7 @@ ASLEEP = """\
             return self.current_term, self.role"""
 
 
-def test_a_timer_is_not_to_blame_where_its_thread_waits_for_the_lock(tmp_path):
+def test_timer_that_waits_for_a_lock_is_not_a_cause(tmp_path):
     run = failed_run(tmp_path, DEFECTS["no election timer"])
 
     def told(kind):
@@ -1113,7 +1113,7 @@ def test_a_timer_is_not_to_blame_where_its_thread_waits_for_the_lock(tmp_path):
     assert told(WaitKind.LOCK) == []
 
 
-def test_no_exception_is_suspected_where_a_thread_of_the_leader_waits_long(tmp_path):
+def test_long_wait_of_the_leader_rules_out_an_exception(tmp_path):
     run = failed_run(tmp_path, DEFECTS["an exception swallowed where heartbeats are sent"])
 
     def told(left_ns):
@@ -1175,7 +1175,7 @@ UNMOVED = """\
             return False"""
 
 
-def test_two_threads_that_feed_apply_ch_are_named(tmp_path):
+def test_two_threads_that_put_on_apply_ch_are_named(tmp_path):
     edits = (
         ("        self._spawn(self._applier)\n", "        self._spawn(self._applier)\n" * 2),
         (
@@ -1213,7 +1213,7 @@ def test_a_message_that_was_given_up_is_named(tmp_path):
     assert told("except queue.Full:\n                    continue") is None
 
 
-def test_what_is_sent_needlessly_is_told_only_where_costs_are_too_high(tmp_path):
+def test_unnecessary_sends_are_reported_only_for_costs(tmp_path):
     """Right peers send some things twice. That is no cause of anything else."""
     every_start_sends = DEFECTS["every start() sends all again"]
 
@@ -1236,8 +1236,8 @@ def names(run):
     return [found.name for found in examine(run.simulation.trace, run.error, end_ns=run.simulation.now_ns)]
 
 
-def test_a_candidate_that_may_be_disregarded_teaches_no_term():
-    """§6: a leader that answers in its own term goes on in it, and was told to adopt the candidate's."""
+def test_disregarded_candidate_does_not_inform_of_its_term():
+    """§6: a leader that answers in its own term keeps leading. It used to be reported."""
 
     def told(reply_term):
         builder = TraceBuilder()
@@ -1256,7 +1256,7 @@ def test_a_candidate_that_may_be_disregarded_teaches_no_term():
     assert told(reply_term=1) == []
 
 
-def test_entries_that_others_have_applied_were_sent_in_some_way():
+def test_entries_that_others_applied_were_sent():
     def told(applied):
         builder = TraceBuilder()
         for node in "012":
@@ -1278,7 +1278,7 @@ def run_summary(builder, rule, peer):
     return [found.name for found in examine(builder.trace, Failure("broken", rule=rule, peer=peer))]
 
 
-def test_a_vote_for_peer_0_is_blamed_alone_only_where_others_are_kept():
+def test_vote_for_peer_0_needs_a_remembered_vote():
     def told(refuses, first="0"):
         builder = TraceBuilder(servers=4)
         builder.save("0", "1", "2")
@@ -1299,7 +1299,7 @@ def test_a_vote_for_peer_0_is_blamed_alone_only_where_others_are_kept():
     assert told(refuses=True, first="1") == []
 
 
-def test_a_refusal_is_no_cause_where_the_leader_began_long_after_it():
+def test_denial_long_before_leadership_is_not_a_cause():
     def told(later_ms):
         builder = TraceBuilder()
         builder.save("0")
@@ -1311,7 +1311,7 @@ def test_a_refusal_is_no_cause_where_the_leader_began_long_after_it():
     assert (told(0), told(100)) == (["denials_counted_as_votes"], [])
 
 
-def test_earlier_votes_are_no_cause_where_the_term_is_another_s():
+def test_earlier_votes_need_a_campaign_of_the_leader():
     """Then it may be an office that was kept."""
 
     def told(heard, restarted=False):
@@ -1330,7 +1330,7 @@ def test_earlier_votes_are_no_cause_where_the_term_is_another_s():
     assert told(heard=False, restarted=True) == []
 
 
-def test_whoever_asks_one_peer_again_and_again_does_not_ask_it_for_all():
+def test_repeated_requests_to_one_peer_are_not_a_loop_bug():
     def told(step_ms):
         builder = TraceBuilder()
         for node in "012":
@@ -1346,7 +1346,7 @@ def test_whoever_asks_one_peer_again_and_again_does_not_ask_it_for_all():
     assert (told(0), told(100)) == (True, False)
 
 
-def test_the_snapshot_is_no_cause_of_what_was_never_saved_or_after_a_later_save():
+def test_snapshot_is_not_a_cause_without_earlier_saves():
     def told(saved_before, saved_after=False):
         builder = TraceBuilder()
         builder.elect("0", 1)
@@ -1362,7 +1362,7 @@ def test_the_snapshot_is_no_cause_of_what_was_never_saved_or_after_a_later_save(
     assert (told(True), told(False), told(True, True)) == (["unsaved_after_the_snapshot"], [], [])
 
 
-def test_answers_are_called_mixed_up_only_where_the_other_request_waits(tmp_path):
+def test_mixed_up_answers_need_another_waiting_request(tmp_path):
     """A handler that returns the wrong class, whatever else is asked."""
     launcher = load_peer(
         edited_reference(
@@ -1398,7 +1398,7 @@ def test_the_reference_is_never_diagnosed(tmp_path, test):
     ],
     ids=lambda situation: situation.name,
 )
-def test_the_situations_are_none_to_the_reference(tmp_path, situation):
+def test_reference_passes_all_situations(tmp_path, situation):
     run = run_test(situation, load_peer(edited_reference(tmp_path)), 1)
     assert run.error is None
     no_reason = Failure("a test that fails for no reason")
@@ -1414,7 +1414,7 @@ def test_a_broken_rule_that_explains_itself_gets_no_diagnosis(tmp_path):
     assert diagnose(run.simulation.trace, run.error) == []
 
 
-def test_an_exception_without_a_snapshot_is_its_own_diagnosis(tmp_path):
+def test_exception_without_a_snapshot_gets_no_diagnosis(tmp_path):
     launcher = load_peer(edited_reference(tmp_path, ("up_to_date = (", "up_to_date = [][1] or (")))
     run = run_test(elect, launcher, 1)
     assert isinstance(run.error, TaskFailed)
@@ -1452,7 +1452,7 @@ def test_no_trace_no_diagnosis():
     ],
     ids=["other fields", "other types"],
 )
-def test_messages_unlike_the_papers_are_passed_over(args, reply):
+def test_undecodable_messages_are_skipped(args, reply):
     events = [Event(0, "cluster", "", 0, 0, 3)]
     events += [Event(0, kind, name, 1, 0, None) for name in "012" for kind in ("boot", "connect")]
     for number in range(1, 21):

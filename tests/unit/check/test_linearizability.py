@@ -1,4 +1,4 @@
-"""The checker of histories: the classical cases, against brute force, and how quick it is.
+"""The linearizability checker: classical cases, comparison with brute force, and speed.
 
 The long version: RAFTLAB_HISTORIES=10000 .venv/bin/pytest tests/unit/check/test_linearizability.py -n 0
 """
@@ -18,7 +18,7 @@ HISTORIES = int(os.environ.get("RAFTLAB_HISTORIES", "1500"))
 
 
 def told(*steps):
-    """A history from its beginnings and endings, in order: "a put x 1" begins, "a" ends, "a 1" ends a get with 1."""
+    """A history from its calls and returns, in order: "a put x 1" calls, "a" returns, "a 1" returns 1 from a get."""
     history = History()
     history.now = lambda: history._count / 1000
     open_ = {}
@@ -108,14 +108,14 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", RIGHT)
-def test_a_right_history_is_right(name):
+def test_linearizable_history_is_accepted(name):
     operations = told(*RIGHT[name])
     assert by_brute_force(operations)
     assert check(operations).result is CheckResult.OK
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_history_is_told(name):
+def test_violation_is_explained(name):
     steps, text = WRONG[name]
     operations = told(*steps)
     assert not by_brute_force(operations)
@@ -126,7 +126,7 @@ def test_a_wrong_history_is_told(name):
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_told_of_a_violation_is_few_operations(name):
+def test_violation_has_few_operations(name):
     violation = check(told(*WRONG[name][0])).violation
     assert 1 <= len(violation.operations) <= 5
     assert len(set(violation.operations)) == len(violation.operations)
@@ -151,7 +151,7 @@ def test_it_agrees_with_trying_everything(seed):
             assert not any(one not in operations for one in found.violation.operations)
 
 
-def test_both_verdicts_come_up_often_in_what_is_tried():
+def test_random_histories_have_both_results():
     right = sum(by_brute_force(small(seed)) for seed in range(1000))
     by_search = sum(
         not by_value.can_tell([one for one in small(seed) if one.kind is not OperationKind.GET]) for seed in range(1000)
@@ -160,8 +160,8 @@ def test_both_verdicts_come_up_often_in_what_is_tried():
     assert by_search > 150
 
 
-def test_the_operations_of_a_violation_cannot_be_ordered_by_themselves_either():
-    """What is told must stand on its own: with the writes that it names, no order explains it."""
+def test_operations_of_a_violation_are_a_violation():
+    """The operations of a violation must be one by themselves: no order explains them."""
     found = 0
     for seed in range(400):
         history = spoiled(made(random.Random(seed), clients=4, operations=30, keys=1), random.Random(seed))
@@ -209,7 +209,7 @@ def test_equal_values_are_searched_and_most_often_found_quickly():
     assert 0 < verdict.steps < 100_000
 
 
-def test_a_search_that_runs_out_of_steps_says_so_and_the_same_each_time():
+def test_exhausted_search_is_unknown_and_deterministic():
     chance = random.Random(2)
     history = made(chance, clients=12, operations=60, written=lambda _: chance.choice("ab"), appends=1, gets=0.1)
     gets = [one for one in history if one.kind is OperationKind.GET]
@@ -222,7 +222,7 @@ def test_a_search_that_runs_out_of_steps_says_so_and_the_same_each_time():
     assert verdicts[0].steps == 500
 
 
-def test_a_key_that_is_wrong_is_told_though_another_is_unknown():
+def test_violation_of_one_key_beats_unknown_of_another():
     chance = random.Random(2)
     history = made(chance, clients=12, operations=60, written=lambda _: chance.choice("ab"), appends=1, gets=0.1)
     [one for one in history if one.kind is OperationKind.GET][-1].value += "c"
@@ -230,7 +230,7 @@ def test_a_key_that_is_wrong_is_told_though_another_is_unknown():
     assert check([*history, *wrong], steps=500).result is CheckResult.VIOLATION
 
 
-def test_what_is_searched_is_told_in_few_operations():
+def test_violation_found_by_search_has_few_operations():
     operations = told(
         *("a put x 1", "a", "b put x 1", "b", "b get x", "b 1"),
         *("a put x 2", "a", "c put x 1", "c", "a put x 2", "a", "d get x", "d 1"),

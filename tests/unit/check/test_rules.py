@@ -1,4 +1,4 @@
-"""The rules, one by one: what each must see, told event by event, and the like of it that it must let pass."""
+"""Each rule: a trace that breaks it, and a similar trace that does not."""
 
 import pytest
 
@@ -96,7 +96,7 @@ def leader_append_only(builder, wrong):
 
 
 def entry_of_no_term(builder, wrong):
-    """What stands in many a list before the first entry."""
+    """The placeholder in many logs before the first entry."""
     builder.elect("0", 2)
     builder.append("0", "1", 2, entries=[(0 if wrong else 1, None)])
 
@@ -108,7 +108,7 @@ def entry_of_a_later_term_than_its_leader(builder, wrong):
 
 
 def vote_in_a_past_term(builder, wrong):
-    """Whoever else has had its vote in that term: what is wrong is that it looks at the request at all."""
+    """Whatever its vote in that term: it must reject the request."""
     builder.save("0")
     builder.vote("0", "2", 1)
     builder.save("0")
@@ -192,7 +192,7 @@ def earned_commit(builder, wrong):
 
 
 def earned_commit_of_an_older_term(builder, wrong):
-    """Figure 8: copies of an older entry are counted, and it is called committed without one of the leader's own."""
+    """Figure 8: the leader counts replicas of an older entry, without an entry of its own term."""
     builder.elect("0", 1)
     builder.append("0", "1", 1, entries=[(1, 10)])
     builder.elect("1", 2, last=(1, 1), voters="12")
@@ -209,14 +209,14 @@ def applies_only_committed(builder, wrong):
 
 
 def applies_only_earned(builder, wrong):
-    """The same of a leader, whom nobody tells."""
+    """The same for a leader, which receives no leader_commit."""
     builder.elect("0", 1)
     builder.agree("0", 1, 1, 10, followers="0" if wrong else "01")
     builder.apply("0", 1, 10)
 
 
 def applies_an_older_entry_before_it_speaks(builder, wrong):
-    """Figure 8, and the apply comes before the first AppendEntries of the term."""
+    """Figure 8, with the apply before the first AppendEntries of the term."""
     builder.elect("0", 1)
     builder.agree("0", 1, 1, 10)
     builder.elect("1", 2, last=(1, 1), voters="12")
@@ -226,7 +226,7 @@ def applies_an_older_entry_before_it_speaks(builder, wrong):
 
 
 def applies_what_it_counted_when_it_led(builder, wrong):
-    """It hears of a later term between its wrong count and the apply."""
+    """It learns of a later term between its incorrect count and the apply."""
     builder.elect("0", 1)
     builder.agree("0", 1, 1, 10, followers="0" if wrong else "01")
     builder.save("2")
@@ -267,7 +267,7 @@ def consecutive_indexes(builder, wrong):
 
 
 def falling_indexes(builder, wrong):
-    """Two calls that overlap may return in any order; one that begins later gets a later index."""
+    """Overlapping calls may return in any order; a later call gets a later index."""
     builder.elect("0", 1)
     builder.save("0")
     builder.emit("start", "0", 10)
@@ -280,7 +280,7 @@ def falling_indexes(builder, wrong):
 
 
 def saved_before_counting(builder, wrong):
-    """Dissertation §10.2.1: send before saving, but count yourself only when you have."""
+    """Dissertation §10.2.1: a leader may send before saving, but must not count itself."""
     builder.elect("0", 1)
     builder.emit("start", "0", 10)
     builder.emit("started", "0", events.Started(10, 1, 1, True))
@@ -346,7 +346,7 @@ def saved_term(builder, wrong):
 
 
 def saved_entries_on_a_slow_disk(builder, wrong):
-    """A save that began before they came holds nothing of them."""
+    """A save that began before they arrived does not contain them."""
     builder.elect("0", 1)
     if wrong:
         builder.begin_save("1", 1)
@@ -358,7 +358,7 @@ def saved_entries_on_a_slow_disk(builder, wrong):
 
 
 def leader_append_only_in_a_snapshot(builder, wrong):
-    """InstallSnapshot with the leader's term in the place of the entry's."""
+    """InstallSnapshot with the leader's term instead of the entry's."""
     builder.elect("0", 1)
     builder.agree("0", 1, 1, 10)
     builder.elect("0", 2, last=(1, 1))
@@ -440,15 +440,15 @@ def test_every_rule_has_a_case():
 
 
 @pytest.mark.parametrize(("rule", "tell"), CASES, ids=[tell.__name__ for _, tell in CASES])
-def test_a_rule_is_broken_by_this_and_not_by_the_like_of_it(rule, tell):
+def test_rule_is_broken_only_by_the_mistake(rule, tell):
     right, wrong = TraceBuilder(), TraceBuilder()
     tell(right, False)
     tell(wrong, True)
     assert (right.broken_rule(), wrong.broken_rule()) == (None, rule)
 
 
-def test_of_rules_broken_in_one_instant_the_first_in_the_list_speaks():
-    """A follower applies what a leader has wrongly committed, before that leader tells of it."""
+def test_first_rule_in_the_list_has_precedence():
+    """A follower applies what a leader incorrectly committed, before that leader sends it."""
 
     def tell(later_ms):
         builder = TraceBuilder(servers=5)
@@ -473,7 +473,7 @@ def test_an_agreement_breaks_nothing():
     assert build_agreement().broken_rule() is None
 
 
-def test_a_repeated_heartbeat_is_looked_at_again_when_there_is_news_of_its_leader_s_log():
+def test_repeated_heartbeat_is_checked_after_new_entries():
     def tell(builder, news):
         builder.elect("0", 2)
         for _ in range(3):
@@ -496,23 +496,23 @@ def test_the_next_cluster_of_a_test_begins_with_nothing():
     assert builder.broken_rule() is None
 
 
-def test_peers_told_to_stop_owe_nothing():
+def test_stopped_peers_are_not_checked():
     builder = build_agreement()
     builder.emit("stop")
     builder.append("0", "1", 1, prev=(1, 1), success=False)
     assert builder.broken_rule() is None
 
 
-def test_a_rule_refuses_a_step_that_does_not_exist():
-    """A slip in a method's name used to be a rule that never looked."""
+def test_unknown_event_method_of_a_rule_is_an_error():
+    """A typo in a method's name used to disable the rule."""
     with pytest.raises(TypeError, match=r"Slip.on_anser_vote\(\): .* did you mean on_answer_vote\?"):
 
         class Slip(Rule):
             def on_anser_vote(self) -> None: ...
 
 
-def test_a_commit_heard_from_one_leader_counts_where_a_later_one_has_verified():
-    """§5.4.3: what the first has committed, the second has. The two used to be paired within one term only."""
+def test_commit_of_one_leader_with_match_of_a_later_one():
+    """§5.4.3: the second leader has what the first one committed."""
     builder = TraceBuilder()
     builder.elect("0", 1)
     builder.agree("0", 1, 1, 10, followers="02")
@@ -523,8 +523,8 @@ def test_a_commit_heard_from_one_leader_counts_where_a_later_one_has_verified():
     assert builder.broken_rule() is None
 
 
-def test_a_request_that_was_made_before_the_peer_won_is_no_lie():
-    """Its arguments were true when they were made; when they leave, the peer leads and has started something."""
+def test_request_prepared_before_the_election_is_allowed():
+    """The arguments were correct when it was prepared; when it leaves, the peer leads and has new entries."""
     builder = TraceBuilder()
     builder.elect("0", 1, voters="01")
     builder.start("0", 1, 1, 10)
@@ -532,7 +532,7 @@ def test_a_request_that_was_made_before_the_peer_won_is_no_lie():
     assert builder.broken_rule() is None
 
 
-def test_an_answer_in_the_campaign_s_own_term_is_no_sign_of_a_lower_one():
+def test_answer_in_the_campaigns_term_is_not_a_lower_term():
     builder = TraceBuilder()
     builder.elect("0", 1)
     builder.append("0", "1", 1)
@@ -543,8 +543,8 @@ def test_an_answer_in_the_campaign_s_own_term_is_no_sign_of_a_lower_one():
     assert builder.broken_rule() is None
 
 
-def test_an_answer_that_waits_for_its_save_may_leave_after_the_save_of_a_later_term():
-    """One save for a refusal in term 1 and the campaign of term 2; the requests leave a little later."""
+def test_answer_may_leave_after_the_save_of_a_later_term():
+    """One save for a denial in term 1 and the campaign of term 2; the requests leave a little later."""
 
     def tell(builder, saved):
         builder.elect("0", 1)
@@ -560,7 +560,7 @@ def test_an_answer_that_waits_for_its_save_may_leave_after_the_save_of_a_later_t
     assert (one_for_both.broken_rule(), none.broken_rule()) == (None, "saved-before-campaign")
 
 
-def test_a_save_that_began_before_start_and_ended_in_it_holds_nothing_of_what_was_started():
+def test_save_before_start_does_not_contain_its_command():
     def tell(builder, before):
         builder.elect("0", 1)
         if before:
@@ -580,7 +580,7 @@ def test_a_save_that_began_before_start_and_ended_in_it_holds_nothing_of_what_wa
     assert (earlier.broken_rule(), its_own.broken_rule()) == (None, "honest-candidate")
 
 
-def test_of_two_saves_at_once_each_holds_what_was_there_when_it_began():
+def test_concurrent_saves_contain_the_state_at_their_begin():
     builder = TraceBuilder()
     builder.elect("0", 1)
     builder.begin_save("1", 1)
@@ -610,8 +610,8 @@ def test_a_crash_takes_back_what_was_started_and_never_saved():
 
 
 @pytest.mark.parametrize(("taken", "broken"), [(True, None), (False, "applies-only-committed")])
-def test_a_leader_that_was_stopped_when_it_was_deposed_may_still_apply_what_it_has_counted(taken, broken):
-    """Its followers acknowledge in a field of their own, so nobody but itself knows what it has counted."""
+def test_paused_deposed_leader_may_apply_what_it_counted(taken, broken):
+    """Its followers acknowledge in an added field, so messages do not show what it counts."""
     builder = TraceBuilder()
     builder.elect("0", 1)
     builder.start("0", 1, 1, 10)
@@ -631,8 +631,8 @@ def test_a_leader_that_was_stopped_when_it_was_deposed_may_still_apply_what_it_h
     assert builder.broken_rule() == broken
 
 
-def test_a_voter_that_has_heard_its_leader_lately_may_disregard_a_candidate():
-    """§6. Whoever has heard nobody for a second must not."""
+def test_voter_with_a_recent_leader_may_disregard_candidates():
+    """§6. Without a message from a leader for a second it must not."""
 
     def tell(builder, later_ms):
         builder.elect("0", 1)
@@ -664,7 +664,7 @@ def test_a_vote_may_be_granted_again_when_its_request_comes_twice():
         (True, True, False, "saved-before-reply"),
     ],
 )
-def test_a_vote_that_was_kept_under_a_leader_is_saved_already(earlier, hears_leader, saves, broken):
+def test_vote_kept_under_a_leader_is_already_saved(earlier, hears_leader, saves, broken):
     builder = TraceBuilder(servers=5)
     if earlier:
         builder.save("0")
@@ -688,7 +688,7 @@ def test_a_vote_that_was_kept_under_a_leader_is_saved_already(earlier, hears_lea
 
 
 def test_a_candidate_may_ask_itself_for_its_vote():
-    """It saved the vote when it began. That used to be told as a vote that was not saved before the answer."""
+    """It saved the vote in its campaign. That used to be reported as an unsaved vote."""
     builder = TraceBuilder()
     builder.save("0")
     builder.vote("0", "0", 1, saved=False)
@@ -708,7 +708,7 @@ def test_a_candidate_may_refuse_itself_what_it_has_already():
     assert builder.broken_rule() is None
 
 
-def test_whoever_asks_itself_votes_when_it_answers():
+def test_peer_that_asks_itself_votes_when_it_answers():
     """Until then it may vote for another; then its own vote does not count, and both must not be."""
 
     def tell(voters, own=False):
@@ -725,8 +725,8 @@ def test_whoever_asks_itself_votes_when_it_answers():
     assert (tell("1"), tell("1", own=True)) == ("earned-leadership", "one-vote")
 
 
-def test_whoever_campaigns_may_be_about_to_ask_itself():
-    """Its request to itself may leave a little later. Whoever sends none has voted for itself."""
+def test_candidate_may_be_about_to_ask_itself():
+    """Its request to itself may leave a little later. Without one, it has voted for itself."""
 
     def tell(asks_itself_ms=None, *, then=lambda builder: builder.vote("1", "2", 2, saved=True)):
         builder = TraceBuilder()
@@ -754,7 +754,7 @@ def test_whoever_campaigns_may_be_about_to_ask_itself():
     assert (tell(100, then=crash_and_vote), tell(then=crash_and_vote)) == (None, "one-vote")
 
 
-def test_what_a_candidate_has_granted_counts_when_it_asks_itself():
+def test_candidates_granted_vote_counts_when_it_asks_itself():
     builder = TraceBuilder()
     builder.save("0", "2")
     builder.send("0", "1", RequestVoteArgs(1, 0, 0, 0))
@@ -776,7 +776,7 @@ def test_a_leader_that_acknowledges_its_own_entries_counts_once():
     assert (tell("0", "1"), tell("0", "1", "2")) == ("earned-commit", None)
 
 
-def test_a_leader_that_hears_itself_follows_nobody():
+def test_leader_that_receives_its_own_append_keeps_leading():
     builder = TraceBuilder()
     builder.elect("0", 1)
     builder.append("0", "0", 1, saved=False)
@@ -785,8 +785,8 @@ def test_a_leader_that_hears_itself_follows_nobody():
     assert builder.broken_rule() is None
 
 
-def test_of_commits_a_peer_learns_nothing_by_its_own_requests():
-    """One of an earlier life may arrive after its restart, and it says yes: it knows that log."""
+def test_peer_learns_no_commit_from_its_own_requests():
+    """A request from before its restart may arrive later, and it accepts: it knows that log."""
     builder = TraceBuilder()
     builder.elect("0", 1)
     builder.agree("0", 1, 1, 10)
@@ -796,8 +796,8 @@ def test_of_commits_a_peer_learns_nothing_by_its_own_requests():
     assert builder.broken_rule() is None
 
 
-def test_a_leader_that_hears_only_itself_and_one_more_has_no_majority():
-    """§6: to disregard a candidate it must have heard a majority lately."""
+def test_leader_with_itself_and_one_peer_has_no_majority():
+    """§6: to disregard a candidate it must have heard from a majority recently."""
 
     def tell(*followers):
         builder = TraceBuilder(servers=4)
@@ -815,8 +815,8 @@ def test_a_leader_that_hears_only_itself_and_one_more_has_no_majority():
 
 
 @pytest.mark.parametrize(("voters", "broken"), [("012", None), ("01", "higher-term-wins")])
-def test_who_has_just_been_elected_may_disregard_a_candidate_before_it_has_spoken(voters, broken):
-    """§6, in the instant in which the last vote that it needs came in."""
+def test_new_leader_may_disregard_before_its_first_message(voters, broken):
+    """§6, in the instant in which its last needed vote arrives."""
     builder = TraceBuilder(servers=5)
     builder.elect("0", 1, voters=voters)
     builder.save("3")
@@ -824,7 +824,7 @@ def test_who_has_just_been_elected_may_disregard_a_candidate_before_it_has_spoke
     assert builder.broken_rule() == broken
 
 
-def test_who_has_voted_for_another_and_leads_has_nobodys_vote():
+def test_leader_that_voted_for_another_has_no_votes():
     builder = TraceBuilder()
     builder.save("1")
     builder.vote("1", "0", 1)
@@ -833,8 +833,8 @@ def test_who_has_voted_for_another_and_leads_has_nobodys_vote():
 
 
 @pytest.mark.parametrize(("later_ms", "broken"), [(900, None), (1100, "higher-term-wins")])
-def test_a_leader_whose_first_vote_is_old_may_disregard_a_candidate_since_its_last(later_ms, broken):
-    """§6: it has heard from a majority when it had all votes, though one of them came a second and more before."""
+def test_disregard_counts_from_the_last_vote(later_ms, broken):
+    """§6: it heard from a majority when its last vote arrived, even if the first was over a second old."""
     builder = TraceBuilder(servers=5)
     builder.elect("0", 1, voters="01")
     builder.now_ms += 1100
@@ -852,8 +852,8 @@ def test_a_leader_whose_first_vote_is_old_may_disregard_a_candidate_since_its_la
 
 
 @pytest.mark.parametrize(("first", "broken"), [(True, None), (False, "terms-never-fall")])
-def test_a_leader_may_have_disregarded_a_candidate_before_it_heard_of_that_term_otherwise(first, broken):
-    """§6. Its answers leave together, and one of them tells of the later term before this one does."""
+def test_leader_may_disregard_before_it_learns_the_term(first, broken):
+    """§6. Its answers leave together, and another one contains the later term first."""
     builder = TraceBuilder()
     builder.elect("0", 1)
     builder.append("0", "1", 1)
@@ -871,9 +871,9 @@ def test_a_leader_may_have_disregarded_a_candidate_before_it_heard_of_that_term_
     ("told", "later_ms", "broken"),
     [(True, 10, None), (True, 1100, "votes-for-the-first"), (False, 10, "votes-for-the-first")],
 )
-def test_a_voter_that_came_to_the_term_otherwise_may_disregard_its_candidate(told, later_ms, broken):
-    """§6. The request of a candidate brings no term to who has heard its leader lately; an answer does, to one that
-    has been a candidate itself."""
+def test_voter_may_disregard_in_a_term_learned_otherwise(told, later_ms, broken):
+    """§6. A candidate's request does not inform a peer that recently heard from its leader; an answer informs one
+    that has been a candidate."""
     builder = TraceBuilder()
     builder.save("2")
     asked = builder.send("2", "1", RequestVoteArgs(1, 2, 0, 0))
@@ -900,7 +900,7 @@ def failure_of(tell, servers=3):
     return builder.failure()
 
 
-def test_half_of_four_is_called_so():
+def test_half_of_four_is_not_a_majority():
     def elected_by_half(builder):
         builder.save("0")
         builder.vote("0", "1", 1)
@@ -925,7 +925,7 @@ def test_half_of_four_is_called_so():
     )
 
 
-def test_what_a_leader_applies_too_early_is_told_with_its_term():
+def test_too_early_apply_is_reported_with_the_term():
     def tell(builder):
         builder.elect("0", 1)
         builder.agree("0", 1, 1, 10)
@@ -937,7 +937,7 @@ def test_what_a_leader_applies_too_early_is_told_with_its_term():
     assert failure.evidence[-1].endswith("peer 1 applies entry 1")
 
 
-def test_a_late_verdict_about_saving_says_that_it_is_late_and_when_the_last_save_was():
+def test_late_report_of_a_missing_save_says_so():
     def at_once(builder):
         builder.save("1")
         builder.elect("0", 1)
@@ -960,7 +960,7 @@ def test_a_late_verdict_about_saving_says_that_it_is_late_and_when_the_last_save
     assert (told.peer, late.peer) == ("1", "1")
 
 
-def test_a_snapshot_between_a_yes_and_a_no_is_told():
+def test_snapshot_between_success_and_rejection_is_explained():
     def tell(installed, *, back_ms=0):
         def story_of(builder):
             builder.elect("0", 1)
@@ -978,7 +978,7 @@ def test_a_snapshot_between_a_yes_and_a_no_is_told():
     assert "snapshot" not in without.text and len(without.evidence) == 2
 
 
-def test_an_entry_whose_term_is_lost_where_the_snapshot_ends_is_told_so():
+def test_term_lost_at_the_end_of_the_snapshot_is_explained():
     def tell(taken):
         def story_of(builder):
             builder.elect("0", 1)
@@ -995,7 +995,7 @@ def test_an_entry_whose_term_is_lost_where_the_snapshot_ends_is_told_so():
     assert "snapshot" not in tell(False).text
 
 
-def test_a_term_that_no_entry_can_have_is_told_with_what_may_be_behind_it():
+def test_impossible_entry_term_is_explained():
     def tell(*entry):
         def story_of(builder):
             builder.elect("0", 1)
@@ -1009,7 +1009,7 @@ def test_a_term_that_no_entry_can_have_is_told_with_what_may_be_behind_it():
     assert "the placeholder before the first entry" in tell(0, None)
 
 
-def test_next_index_is_named_where_prev_log_index_is_wrong_and_prev_log_term_where_that_is():
+def test_impossible_prev_entry_is_explained():
     def tell(*prev):
         def story_of(builder):
             builder.elect("0", 1)
@@ -1022,8 +1022,8 @@ def test_next_index_is_named_where_prev_log_index_is_wrong_and_prev_log_term_whe
     assert "prev_log_term is the term of the entry at prev_log_index" in of_a_term and "next_index" not in of_a_term
 
 
-def test_a_second_vote_that_is_answered_in_a_later_term_is_told_so():
-    """Of that later term nobody had heard it speak before."""
+def test_second_vote_in_a_later_term_is_explained():
+    """It had not sent anything in that later term before."""
 
     def tell(reply_term):
         def story_of(builder):
@@ -1037,7 +1037,7 @@ def test_a_second_vote_that_is_answered_in_a_later_term_is_told_so():
     assert tell(1).endswith("Peer 2 voted twice in term 1, for peers 0 and 1")
 
 
-def test_calls_of_start_that_overlap_are_told_where_their_results_are_exchanged():
+def test_swapped_results_of_overlapping_starts_are_explained():
     def tell(*steps):
         def story_of(builder):
             builder.elect("0", 1)

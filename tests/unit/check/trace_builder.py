@@ -1,4 +1,4 @@
-"""A run told event by event, for tests of what the checks make of it."""
+"""Builds traces event by event, for tests of rules and diagnoses."""
 
 from labgob import encode
 from labrpc import Message
@@ -24,7 +24,7 @@ METHODS = {
 
 
 class TraceBuilder:
-    """A run told by its events. Nothing happens but what is said here; every step takes a millisecond."""
+    """A trace and its checker. Every event takes a millisecond; nothing else happens."""
 
     def __init__(self, servers=3):
         self.trace = []
@@ -45,11 +45,11 @@ class TraceBuilder:
         return None if self.checker.violation is None else self.checker.violation.failure.rule
 
     def failure(self):
-        """Of the first rule that is broken."""
+        """The failure of the first rule that is broken."""
         self.checker.finish()
         return self.checker.violation.failure
 
-    # ---- a message's steps -------------------------------------------------------------------------------------
+    # ---- the events of a message -------------------------------------------------------------------------------------
 
     def send(self, source, target, args, method=""):
         self.messages += 1
@@ -79,7 +79,7 @@ class TraceBuilder:
         self.incarnations[node] = self.incarnations.get(node, 1) + 1
         self.emit("restore", node, 0)
 
-    # ---- whole exchanges, right unless told otherwise --------------------------------------------------------------
+    # ---- whole exchanges, correct by default --------------------------------------------------------------
 
     def vote(self, source, target, term, *, last=(0, 0), granted=True, saved=True, reply_term=None):
         """`last` is (index, term), as everywhere here."""
@@ -118,7 +118,7 @@ class TraceBuilder:
         self.emit("apply", node, ApplyMsg(True, command, index))
 
     def agree(self, leader, term, index, command, *, prev_term=None, followers="012", commit=0):
-        """One command, started, and sent to the followers, who say yes."""
+        """Start a command and send it to the followers, which accept it."""
         self.start(leader, index, term, command)
         prev = (index - 1, (term if index > 1 else 0) if prev_term is None else prev_term)
         for follower in followers:

@@ -1,4 +1,4 @@
-"""A run is its choices: recorded, it is repeated without its seed, and one that is changed changes no other."""
+"""A run replays from its recorded choices, and changing one choice keeps the others."""
 
 import json
 import os
@@ -47,7 +47,7 @@ for path in sorted(Path(sys.argv[1]).iterdir()):
 """
 
 
-def test_every_test_is_repeated_without_its_seed_in_another_process(tmp_path):
+def test_every_test_replays_from_its_choices(tmp_path):
     """Every ninth, unless this is a soak."""
     expected = []
     peer = load_peer(DEFAULT, kv=DEFAULT_KV)
@@ -76,7 +76,7 @@ def transits(choices, place_kinds=("request", "reply")):
 @pytest.mark.parametrize(
     "name", ["test_figure8_unreliable_2c", "test_backup_2b", "test_snapshot_install_unreliable_2d"]
 )
-def test_one_message_lost_leaves_the_fates_of_all_others(name):
+def test_losing_one_message_keeps_all_other_transits(name):
     recording = RecordingSource(SeededSource(SEED))
     before = run(name, recording)
     requests = transits(recording.choices, ("request",))
@@ -143,7 +143,7 @@ def test_two_clusters_in_one_test_share_no_choice():
         assert recorded.error is None
 
 
-def test_a_line_taken_out_of_the_file_makes_that_choice_plain(tmp_path):
+def test_removed_line_makes_the_choice_the_default(tmp_path):
     recording = RecordingSource(SeededSource(SEED))
     run("test_basic_agree_2b", recording)
     path = tmp_path / "choices"
@@ -160,7 +160,7 @@ def test_a_line_taken_out_of_the_file_makes_that_choice_plain(tmp_path):
     assert key not in again.choices.chosen
 
 
-def test_with_every_choice_plain_the_reference_passes():
+def test_reference_passes_with_default_choices():
     for name in ("test_initial_election_2a", "test_basic_agree_2b", "test_persist1_2c", "test_snapshot_basic_2d"):
         assert run(name, DefaultSource()).error is None, name
 
@@ -239,6 +239,6 @@ def test_a_damaged_file_is_one_error_with_its_line(tmp_path, text, said):
     assert str(raised.value).startswith(f"{path}{said}")
 
 
-def test_a_file_that_is_not_there_is_said(tmp_path):
+def test_missing_file_is_an_error(tmp_path):
     with pytest.raises(ChoiceFileError, match="No such file"):
         read_choices(tmp_path / "none")

@@ -1,4 +1,4 @@
-"""The cluster as seen on the wire: roles, terms, and who can talk to whom."""
+"""The cluster according to its messages: roles, terms and connections."""
 
 from types import SimpleNamespace
 

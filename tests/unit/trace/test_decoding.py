@@ -1,4 +1,4 @@
-"""What the checks can read, and what they say and leave alone when they cannot."""
+"""What is decoded, and what rules conclude and report about undecodable messages."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -50,7 +50,7 @@ TESTS = ("test_reelection_2a", "test_rejoin_2b", "test_persist3_2c", "test_snaps
 
 
 @pytest.mark.parametrize(("name", "line"), LACKING, ids=[name for name, _ in LACKING])
-def test_a_peer_with_other_names_is_tested_and_told_which_checks_are_off(tmp_path, name, line):
+def test_peer_with_renamed_fields_is_tested(tmp_path, name, line):
     launcher = load_peer(renamed_package(tmp_path, **{name: f"{name}_"}))
     tests = [test for part in "abcd" for test in load_tests(ROOT / f"tests/test_2{part}.py") if test.name in TESTS]
     assert len(tests) == len(TESTS)
@@ -60,7 +60,7 @@ def test_a_peer_with_other_names_is_tested_and_told_which_checks_are_off(tmp_pat
     assert {line for run in runs for line in run.checks_off} == {line, best}
 
 
-def test_nothing_is_off_for_the_paper_s_names(tmp_path):
+def test_paper_fields_are_all_checked(tmp_path):
     run = run_test(load_tests(ROOT / "tests/test_2b.py")[0], load_peer(edited_reference(tmp_path)), 1)
     assert run.checks_off == []
 
@@ -145,7 +145,7 @@ class OtherReply:
         ),
     ],
 )
-def test_fields_of_another_kind_cannot_be_read_either(args, what):
+def test_fields_of_another_type_are_undecodable(args, what):
     builder = TraceBuilder()
     builder.elect("0", 1)
     message = builder.deliver(builder.send("0", "1", args, "Raft.append_entries"))
@@ -155,8 +155,8 @@ def test_fields_of_another_kind_cannot_be_read_either(args, what):
     assert builder.checker.undecodable_notes == [what, BEST]
 
 
-def test_what_is_said_to_be_checked_all_the_same_is_checked():
-    """The arguments of a RequestVote whose reply cannot be read used to be judged by checks that were "off"."""
+def test_requests_with_undecodable_replies_are_checked():
+    """The arguments of a RequestVote are checked even if its reply is undecodable."""
     builder = TraceBuilder()
     builder.save("1")
     builder.answer(builder.deliver(builder.send("1", "2", RequestVoteArgs(2, 1, 0, 0))), OtherReply(2, True))
@@ -179,8 +179,8 @@ def test_the_budget_needs_no_field():
 
 
 @pytest.mark.parametrize("word", [7, "all of yours up to 7 is saved", [1, "an entry perhaps"]])
-def test_what_cannot_be_read_is_assumed_in_favour_of_whoever_got_it_and_of_nobody_else(word):
-    """A number may acknowledge, a word may bring an entry. It used to switch rules off for everybody, or for nobody."""
+def test_undecodable_message_excuses_only_its_receiver(word):
+    """A number may acknowledge, a string may bring an entry. Other peers are still checked."""
 
     def tell(builder, to):
         message = Message(1000, "0", to, "Raft.hello", encode(word), type(word))
@@ -197,7 +197,7 @@ def test_what_cannot_be_read_is_assumed_in_favour_of_whoever_got_it_and_of_nobod
     assert to_it.checker.undecodable_notes == to_another.checker.undecodable_notes == unread
 
 
-def test_an_acknowledgement_in_a_field_of_its_own_counts():
+def test_acknowledgement_in_an_added_field_counts():
     @dataclass
     class Reply:
         term: int
@@ -218,8 +218,8 @@ def test_an_acknowledgement_in_a_field_of_its_own_counts():
     assert (told.broken_rule(), silent.broken_rule()) == (None, "earned-commit")
 
 
-def test_a_vote_asked_for_with_a_flag_of_its_own_is_no_campaign():
-    """Pre-vote as a flag of RequestVote: the peer is in no new term, and has voted for nobody."""
+def test_flagged_request_vote_is_not_a_campaign():
+    """Pre-vote as a flag of RequestVote: the peer begins no term and grants no vote."""
 
     @dataclass
     class Args:
@@ -258,7 +258,7 @@ class WordyArgs:
 
 
 @pytest.mark.parametrize(("kind", "broken"), [("pre", None), ("vote", "one-vote")])
-def test_a_word_of_its_own_is_a_flag_and_what_is_always_true_is_none(kind, broken):
+def test_flag_is_a_string_or_true_unlike_its_default(kind, broken):
     builder = TraceBuilder()
     for candidate in "01":
         builder.save(candidate)
@@ -269,7 +269,7 @@ def test_a_word_of_its_own_is_a_flag_and_what_is_always_true_is_none(kind, broke
     assert builder.broken_rule() == broken
 
 
-def test_who_led_after_a_campaign_that_nobody_can_read_may_have_been_given_a_command_that_nobody_saw():
+def test_undecodable_campaign_may_hide_commands():
     @dataclass
     class Args:
         term: int
@@ -325,8 +325,8 @@ def test_entries_in_an_added_field_of_a_snapshot_may_have_arrived():
     assert (with_entries.broken_rule(), without.broken_rule()) == (None, "success-means-match")
 
 
-def test_a_pre_vote_excuses_no_lie_about_the_log():
-    """It has RequestVote's fields, so it has brought no entry and taken none away."""
+def test_pre_vote_does_not_excuse_a_false_log():
+    """It has RequestVote's fields, so it neither adds nor removes entries."""
 
     @dataclass
     class PreVote:
@@ -353,7 +353,7 @@ def test_a_pre_vote_excuses_no_lie_about_the_log():
     assert (pre_vote.broken_rule(), anything.broken_rule()) == ("honest-candidate", None)
 
 
-def test_a_term_that_a_pre_vote_has_told_of_may_have_been_saved_then():
+def test_term_of_a_pre_vote_may_be_saved_then():
     @dataclass
     class PreVote:
         term: int
@@ -388,8 +388,8 @@ class InvitedArgs:
 
 @pytest.mark.parametrize("method", ["Raft.request_vote", "Raft.invited_vote"])
 @pytest.mark.parametrize(("asks", "broken"), [(True, None), (False, "saved-before-reply")])
-def test_who_has_asked_for_votes_in_words_of_its_own_may_have_saved_its_term_then(method, asks, broken):
-    """Its leader has told it to campaign, and it says so in its request (dissertation §3.10)."""
+def test_undecodable_candidate_may_have_saved_its_term(method, asks, broken):
+    """Its leader asked it to campaign, and its request has a flag (dissertation §3.10)."""
     builder = TraceBuilder()
     builder.elect("0", 1)
     builder.append("0", "1", 1)
@@ -404,7 +404,7 @@ def test_who_has_asked_for_votes_in_words_of_its_own_may_have_saved_its_term_the
 
 
 @pytest.mark.parametrize(("known", "broken"), [(1, None), (0, "earned-commit")])
-def test_a_leader_may_learn_from_an_added_number_what_others_know_to_be_committed(known, broken):
+def test_leader_may_learn_a_commit_from_an_added_field(known, broken):
     @dataclass
     class Reply:
         term: int
@@ -423,7 +423,7 @@ def test_a_leader_may_learn_from_an_added_number_what_others_know_to_be_committe
 
 
 @pytest.mark.parametrize(("known", "committed"), [(1, True), (0, True), (1, False)])
-def test_a_voter_may_learn_from_an_added_number_what_others_know_to_be_committed(known, committed):
+def test_voter_may_learn_a_commit_from_an_added_field(known, committed):
     @dataclass
     class Args:
         term: int
@@ -451,8 +451,8 @@ def test_a_voter_may_learn_from_an_added_number_what_others_know_to_be_committed
     ("fetched", "committed", "broken"),
     [(True, True, None), (True, False, "earned-commit"), (False, True, "earned-commit")],
 )
-def test_a_deposed_leader_may_learn_of_a_commit_in_words_of_its_own(fetched, committed, broken):
-    """Followers fetch entries, and who led once hears of the later term and its commits by that alone."""
+def test_deposed_leader_may_learn_a_commit_undecodably(fetched, committed, broken):
+    """Followers fetch entries, and a former leader learns of the later term and its commits only from that."""
 
     @dataclass
     class Fetched:
@@ -483,8 +483,8 @@ def test_a_deposed_leader_may_learn_of_a_commit_in_words_of_its_own(fetched, com
         (False, "in a field", "earned-commit"),
     ],
 )
-def test_a_follower_may_pass_entries_on_and_acknowledge_for_another(passed_on, told, broken):
-    """In words of its own: of five, one hears the leader, and another hears that one."""
+def test_follower_may_forward_entries_and_acknowledgements(passed_on, told, broken):
+    """By RPCs that are not from the paper: of five peers, one hears from the leader, and another from that one."""
 
     @dataclass
     class Reply:
@@ -511,7 +511,7 @@ def test_a_follower_may_pass_entries_on_and_acknowledge_for_another(passed_on, t
     assert builder.broken_rule() == broken
 
 
-def test_a_peer_that_makes_up_methods_is_not_listed_at_length():
+def test_notes_about_unknown_methods_are_limited():
     builder = TraceBuilder()
     for number in range(1000):
         builder.send("0", "1", RequestVoteArgs(1, 0, 0, 0), f"Raft.{'x' * 100} {number}")

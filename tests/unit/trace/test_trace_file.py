@@ -1,4 +1,4 @@
-"""The trace file: written and read again without loss of what readers need; one clear error for a damaged file."""
+"""The trace file: a round trip keeps what readers need, and a damaged file is one clear error."""
 
 import json
 import re
@@ -102,7 +102,7 @@ def test_a_duplicate_keeps_its_own_answer(tmp_path):
     assert len(set(first.values())) == len(first)  # and a duplicate is another object
 
 
-def test_the_lines_are_what_the_page_says(tmp_path):
+def test_format_matches_the_documentation(tmp_path):
     events = run_lab_test("test_2b.py", "test_basic_agree_2b").simulation.trace
     write_trace(tmp_path / "t", events, test="x", seed=7)
     first, *rest = [json.loads(line) for line in (tmp_path / "t").read_text().splitlines()]
@@ -161,7 +161,7 @@ def test_values_as_json(value, json_value):
         assert plain(_revive(json_value)) == json_value
 
 
-def test_a_value_that_holds_itself_ends_somewhere():
+def test_recursive_value_is_cut():
     assert "$repr" in str(plain(CYCLE))
 
 
@@ -221,7 +221,7 @@ def test_a_file_cut_anywhere_is_noticed(tmp_path):
             read_trace(path)
 
 
-def test_bytes_that_are_no_text_are_an_error_too(tmp_path):
+def test_invalid_utf8_is_an_error(tmp_path):
     path = tmp_path / "t.jsonl"
     path.write_bytes(HEADER.encode() + b'{"at_ns":1,"kind":"\xff\xfe"}\n')
     with pytest.raises(TraceFileError, match=r":2: not an event"):
