@@ -25,7 +25,7 @@ class Answer(msgspec.Struct):
 
     runs: int
     steps: int
-    seconds: float = 0.0  # of processor time, without what shortening took; of real time if peers are guests
+    seconds: float = 0.0  # CPU time, without minimizing; real time if peers are sandboxed
     found: Find | None = None
     checks_off: list[str] = []  # what no rule can read of its messages
     ours: str = ""  # the lab's own failure, which says nothing about the peer

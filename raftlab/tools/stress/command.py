@@ -177,8 +177,8 @@ def _opening(args: argparse.Namespace, plan: Plan, tally: Tally, pool: Pool) -> 
     much = f"{plan.runs:,} seeds each" if plan.runs is not None else "seed after seed"
     limit = f", for {duration(plan.for_s)}" if plan.for_s is not None else ""
     where = f"on {args.dask}" if args.dask else counted(pool.slots, "worker")
-    walls = (", sandboxed" if args.isolated else "") + (", checking for races" if args.race else "")
-    return f"lab stress: {args.raft}, {tests}, {much} from {tally.seed_start}{limit}, {where}{walls}"
+    modes = (", sandboxed" if args.isolated else "") + (", checking for races" if args.race else "")
+    return f"lab stress: {args.raft}, {tests}, {much} from {tally.seed_start}{limit}, {where}{modes}"
 
 
 def _repeat(tally: Tally, bundle: JobBundle) -> None:

@@ -250,9 +250,9 @@ GOOD = Access(True, CodeLocation("raft.py", 3, "start"), "self.log", "start", ("
 )
 def test_invalid_race_violates_the_protocol(race):
     def main(do, world):
-        for deed in (RaceFound(race), BenignRaceFound(BenignRace(race, ""))):
+        for effect in (RaceFound(race), BenignRaceFound(BenignRace(race, ""))):
             with pytest.raises(Misbehaves):
-                do(deed)
+                do(effect)
         with pytest.raises(Misbehaves):
             do(BenignRaceFound(BenignRace(DataRace("self.log", GOOD, GOOD), "x" * 1000)))
         assert world.remarks == []

@@ -311,8 +311,8 @@ def test_clerk_has_no_disk(load, tmp_path):
     saving = (
         "        import gc\n"
         "        from raftlab.guest.protocol import SaveFinished\n"
-        "        (guest,) = [one for one in gc.get_objects() if type(one).__name__ == 'PeerSimulation']\n"
-        "        guest.add_effect(SaveFinished(1, b'', None))\n        self.seq += 1\n"
+        "        (simulation,) = [one for one in gc.get_objects() if type(one).__name__ == 'PeerSimulation']\n"
+        "        simulation.add_effect(SaveFinished(1, b'', None))\n        self.seq += 1\n"
     )
     error = run_test(two_clients, load(service(tmp_path, client=[("        self.seq += 1\n", saving)])), 1).error
     assert str(error) == "the clerk of client 0 violated the sandbox protocol: a save without a disk"

@@ -1,4 +1,4 @@
-"""Scenarios with --race: a thread that lost its turn has it back before its step is over, though clocks are held."""
+"""Scenarios with --race: a delayed thread resumes before its step ends, although clocks are frozen."""
 
 import os
 from pathlib import Path

@@ -1,9 +1,9 @@
-"""What makes a submission's runs: the host of its guests, in a process of the grader's own.
+"""Makes the runs of a submission: the supervisor of its peers, in a process of the grader.
 
 Promise: this process never loads a line of the submission, so what it says of a run is the tester's word. Hidden
 tests are loaded here and nowhere else. A run that somebody outside has disturbed is made again.
 
-Start at `begin()`; who asks is run_worker.py, what the walls are is raftlab/sandbox/confinement.py.
+Start at `begin()`; run_worker.py starts it; raftlab/sandbox/confinement.py describes the sandbox.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class RunSetup(msgspec.Struct):
     raft: str  # the path of its raft.py
     limits: Limits
     service: bool = False  # whether the service in the folder kv is run, too
-    race: bool = False  # whether any line may lose its turn
+    race: bool = False  # preempt threads at any line
 
 
 class RunRequest(msgspec.Struct):
@@ -72,7 +72,7 @@ class RunAnswer(msgspec.Struct):
 
 
 class Output:
-    """The beginning of what a run's guests print."""
+    """The first part of what the peers of a run print."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -88,7 +88,7 @@ class Output:
 
 
 def begin_alone() -> None:
-    """Limits of a process that is host to guests, and ends with whoever has started it."""
+    """Limit a supervisor process, and end it with its parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever asks decides when it is over
     # And is not to be outlived.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -148,7 +148,7 @@ class _RunMaker:
 
 def make_launcher(kind: type[Launcher], setup: RunSetup, show: Callable[[str], Any]) -> Launcher:
     limits = launcher.SandboxLimits(
-        cpu_s=setup.limits.cpu_s, memory_mb=setup.limits.memory_mb, real_s=setup.limits.real_s, slice_s=_turn_s(setup)
+        cpu_s=setup.limits.cpu_s, memory_mb=setup.limits.memory_mb, real_s=setup.limits.real_s, slice_s=_slice_s(setup)
     )
     service = ServicePaths(*(f"{SERVICE}/{name}.py" for name in ("server", "client", "messages")))
     service_paths = service if setup.service else None
@@ -170,8 +170,8 @@ def _launcher(setup: RunSetup, output: Output) -> SandboxedLauncher:
     return launcher
 
 
-def _turn_s(setup: RunSetup) -> float:
-    """As long as a guest may compute in all: a machine may be busy, so not a second less."""
+def _slice_s(setup: RunSetup) -> float:
+    """A time slice may take as long as the whole run, because the machine may be busy."""
     return float(setup.limits.real_s)
 
 
@@ -190,7 +190,7 @@ def _undisturbed(launcher: SandboxedLauncher, test: LabTest, request: RunRequest
         if not isinstance(run.error, PeerProcessKilled | ForkServerLost):
             return _outcome(launcher, test, request, run)
         launcher.close()
-    raise RuntimeError(f"{test.name} was disturbed {_TRIES} times: somebody outside ends the processes of guests")
+    raise RuntimeError(f"{test.name} was disturbed {_TRIES} times: peer processes are killed from outside")
 
 
 def shown_path(text: str, test: LabTest, request: RunRequest) -> str:
@@ -231,7 +231,7 @@ def _ending(error: BaseException, ending: Ending) -> Ending:
     """As a grade tells them apart."""
     if isinstance(error, PeerNotLoadable):
         return Ending.UNLOADABLE
-    if isinstance(error, PeerTimeout | Unresponsive):  # the latter: what a guest said keeps its host busy without end
+    if isinstance(error, PeerTimeout | Unresponsive):  # Unresponsive: a message of the peer keeps the supervisor busy
         return Ending.FORCED
     if isinstance(error, PeerProcessFailed):
         if error.kind == "Died":

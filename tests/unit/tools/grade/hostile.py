@@ -173,14 +173,14 @@ ENDS_WELL = {
     "writes_to_memory": "import ctypes; ctypes.memset(id(labsim.current_simulation()), 0, 16)",
 }
 
-# A guest's own line to its host: it can say there what it likes.
+# A sandboxed peer can send anything to its supervisor.
 SPEAKS = """
 import os, labsim.threading
 from raftlab.guest import protocol as p
 
 def speak(*effects, next_ns=None):
     os.write(3, p.encode_frame(p.TimeSliceResult(list(effects), next_ns)))
-    os.read(3, 1 << 16)  # until the host has heard it, and not two frames at once
+    os.read(3, 1 << 16)  # one frame at a time: wait for the reply
 
 def raw(data):
     os.write(3, data)

@@ -315,7 +315,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 def kill_after(runs: int, grader: subprocess.Popen[bytes], store: Path) -> None:
     wait_until(lambda: sum(len(path.read_bytes().splitlines()) for path in store.glob("*")) >= runs)
     ours = processes_of(grader.pid)
-    assert any("nursery" in command for command in ours.values())
+    assert any("fork_server" in command for command in ours.values())
     grader.send_signal(signal.SIGKILL)
     grader.wait()
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in ours))
@@ -338,9 +338,9 @@ def test_killed_peer_process_changes_no_result(tmp_path: Path, undisturbed: dict
     killed = 0
     while grader.poll() is None and killed < 8:
         time.sleep(0.1)
-        guests = [pid for pid, command in processes_of(grader.pid).items() if "nursery" in command]
-        # The youngest: not bubblewrap, nor the nursery, whose loss is another story.
-        for pid in sorted(guests)[-1:]:
+        peers = [pid for pid, command in processes_of(grader.pid).items() if "fork_server" in command]
+        # The youngest is a peer process: not bubblewrap, nor the fork server.
+        for pid in sorted(peers)[-1:]:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
                 killed += 1
@@ -370,7 +370,7 @@ def test_worker_killed_at_start_is_restarted(monkeypatch: pytest.MonkeyPatch) ->
     worker.end()
 
 
-# ---- without walls -------------------------------------------------------------------------------------------
+# ---- without a sandbox --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from raftlab.tools.grade.values.rubric import Limits
 from unit.students import ROOT
 from unit.test_layout import a_copy
 
-# A worker makes a run, and tells what it has loaded. The second process is a guest's.
+# A worker makes a run, and prints what it has loaded. The second process is a peer process.
 SCRIPT = """
 import sys
 from pathlib import Path
@@ -33,7 +33,7 @@ for module in list(sys.modules.values()):
 
 @cache
 def really_imported():
-    """The lab's files that a worker, or a guest, has loaded when a run ends."""
+    """The lab's files that a worker, or a peer process, has loaded when a run ends."""
     found = set()
     for file, test in (("tests/test_2a.py", "test_initial_election_2a"), (FUZZ_TESTS, "test_fuzz_2c")):
         command = [sys.executable, "-P", "-c", SCRIPT, str(ROOT / "raft/raft.py"), str(ROOT / file), test]
