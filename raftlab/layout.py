@@ -74,7 +74,7 @@ def may_import(package: str) -> set[str]:
 
 
 # What the process of a sandboxed peer can read of the lab, besides the libraries.
-GUEST = (
+SANDBOX_FILES = (
     *parts_of("layout"),
     *(f"{LAB}/{package}" for package in ("trace", "races", "guest")),
     *(f"{LAB}/check/{name}.py" for name in ("__init__", "cluster_snapshot", "failure", "harness_rules", "task_errors")),

@@ -11,8 +11,8 @@ from typing import Any
 
 from labrpc import RpcError, Server, Service
 from raftlab.cluster import options
-from raftlab.cluster.options import UsageError, joined
-from raftlab.cluster.status import StatusArgs, StatusReply, StatusService, table
+from raftlab.cluster.options import UsageError, join_addresses
+from raftlab.cluster.status import StatusArgs, StatusReply, StatusService, status_table
 from raftlab.cluster.tcp import Address, Credentials, TcpClient, TcpEnd
 from raftlab.guest.contract import CLERK, SERVICE
 
@@ -36,7 +36,7 @@ def add_commands(commands: Any) -> None:
         parser.set_defaults(run=_status if operation == "status" else _run_operation, parameters=parameters)
         for word in parameters:
             parser.add_argument(word)
-        options.add_peers(parser, default=joined(options.local_addresses(options.PORT, options.PEERS)))
+        options.add_peers(parser, default=join_addresses(options.local_addresses(options.PORT, options.PEERS)))
         if parameters:
             parser.add_argument(
                 "--within", type=float, default=10.0, metavar="S", help="give up after S seconds (default: %(default)g)"
@@ -64,7 +64,7 @@ def _status(args: argparse.Namespace) -> int:
     statuses = StatusClient(addresses, options.credentials(args, addresses))
     replies = [statuses.query(peer) for peer in range(len(addresses))]
     rows = [(peer, "up" if reply else "no answer", reply) for peer, reply in enumerate(replies)]
-    print("\n".join(table(rows)))
+    print("\n".join(status_table(rows)))
     return 0 if any(replies) else 1
 
 
@@ -108,8 +108,8 @@ def call_with_timeout(limit_s: float, addresses: list[Address], method: Any, *ar
         raise errors[0]
     if not results:
         raise NoAnswer(
-            f"no answer from {joined(addresses)} within {limit_s:g} s: a majority of the peers must be running. "
-            "A put or append may still take effect"
+            f"no answer from {join_addresses(addresses)} within {limit_s:g} s: "
+            "a majority of the peers must be running. A put or append may still take effect"
         )
     return results[0]
 

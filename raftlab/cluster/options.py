@@ -33,7 +33,7 @@ def local_addresses(port: int, peers: int) -> list[Address]:
     return [Address(HOST, port + peer) for peer in range(peers)]
 
 
-def joined(addresses: list[Address]) -> str:
+def join_addresses(addresses: list[Address]) -> str:
     return ",".join(map(str, addresses))
 
 
@@ -55,7 +55,7 @@ def parse_addresses(text: str) -> list[Address]:
 
 def cluster_name(addresses: list[Address]) -> str:
     """A digest of the list of peers. Peers with different lists refuse each other."""
-    return hashlib.blake2b(joined(addresses).encode(), digest_size=6).hexdigest()
+    return hashlib.blake2b(join_addresses(addresses).encode(), digest_size=6).hexdigest()
 
 
 def add_peers(parser: argparse.ArgumentParser, *, default: str | None = None) -> None:

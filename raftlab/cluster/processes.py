@@ -16,7 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from raftlab.cluster.client import StatusClient
-from raftlab.cluster.options import UsageError, joined
+from raftlab.cluster.options import UsageError, join_addresses
 from raftlab.cluster.status import StatusReply
 from raftlab.cluster.tcp import Address, Credentials
 
@@ -80,7 +80,7 @@ class ClusterProcesses:
     def start(self, peer: int) -> None:
         """Start the process. It answers a little later: see wait_for()."""
         command = [sys.executable, "-m", "raftlab", "cluster", "serve", "--me", str(peer)]
-        command += ["--peers", joined(self.addresses), "--data", str(self.folder / f"peer-{peer}")]
+        command += ["--peers", join_addresses(self.addresses), "--data", str(self.folder / f"peer-{peer}")]
         command += ["--parent", str(os.getpid()), *self._server_options]
         with self.log(peer).open("ab") as log:
             # A new session, so that Ctrl-C reaches only the prompt.

@@ -18,7 +18,7 @@ from raftlab.cluster.client import NoAnswer, call_with_timeout, make_clerk, make
 from raftlab.cluster.load_generator import LoadGenerator
 from raftlab.cluster.options import UsageError
 from raftlab.cluster.processes import ClusterProcesses, ProcessState
-from raftlab.cluster.status import table
+from raftlab.cluster.status import status_table
 from raftlab.cluster.tcp import Credentials
 
 PROMPT = "cluster> "
@@ -149,7 +149,7 @@ class Prompt:
         """status: print leader, progress and save time of each peer"""
         peers = range(len(self._reported))
         self._print(
-            "\n".join(table([(peer, self._process_text(peer), self._processes.status(peer)) for peer in peers]))
+            "\n".join(status_table([(peer, self._process_text(peer), self._processes.status(peer)) for peer in peers]))
         )
 
     def _process_text(self, peer: int) -> str:

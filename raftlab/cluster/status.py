@@ -3,7 +3,7 @@
 Promise: it works for any raft.py, because it uses only messages (Figure 2's fields), get_state() and apply_ch; its
 memory is bounded. Not promised: values that were not sent yet. A new leader does not know the lag of its followers.
 
-Start at `StatusCollector`, then `table()`.
+Start at `StatusCollector`, then `status_table()`.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ class StatusService:
             time.sleep(_POLL_S)
 
 
-def table(rows: Sequence[tuple[int, str, StatusReply | None]]) -> list[str]:
+def status_table(rows: Sequence[tuple[int, str, StatusReply | None]]) -> list[str]:
     """The status as a table for humans, a line for each peer."""
     head = ("peer", "process", "role", "term", "commit", "applied", "lag", "log", "snapshot", "save", "puts/s")
     lags = next((reply.lag for _, _, reply in rows if reply is not None and reply.leads), {})
@@ -199,8 +199,8 @@ def table(rows: Sequence[tuple[int, str, StatusReply | None]]) -> list[str]:
                 str(reply.commit),
                 str(reply.applied),
                 lag,
-                size(reply.log_bytes),
-                size(reply.snapshot_bytes),
+                format_size(reply.log_bytes),
+                format_size(reply.snapshot_bytes),
                 f"{reply.save_ms:.2f} ms",
                 f"{reply.puts_per_s:.0f}" if reply.leads else "",
             )
@@ -216,7 +216,7 @@ def table(rows: Sequence[tuple[int, str, StatusReply | None]]) -> list[str]:
     ]
 
 
-def size(count: int) -> str:
+def format_size(count: int) -> str:
     return (
         f"{count} B" if count < 10_000 else f"{count / 1000:.0f} kB" if count < 10_000_000 else f"{count / 1e6:.0f} MB"
     )

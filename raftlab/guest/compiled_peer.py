@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _NOT_PREIMPORTED = frozenset(("antigravity", "idlelib", "test", "this", "tkinter", "turtle", "turtledemo"))
 
 
-class CodeError(Exception):
+class PeerCodeError(Exception):
     """The peer's files cannot be tested; the text has the place and the reason."""
 
 
@@ -100,16 +100,16 @@ class CompiledPeer(MetaPathFinder, Loader):
         except BaseException as error:
             if type(error).__name__ == "GreenletExit":
                 raise
-            raise CodeError(describe_load_error(self._file_of_error(path, error), error)) from None
+            raise PeerCodeError(describe_load_error(self._file_of_error(path, error), error)) from None
         loaded = getattr(module, name, None)
         problem = missing_members(module, loaded, *CLASSES[module_name])
         if problem:
-            raise CodeError(f"{path}: {problem}")
+            raise PeerCodeError(f"{path}: {problem}")
         self.classes[name] = loaded
         return loaded
 
     def load_all(self) -> None:
-        """Load all classes. Raises CodeError."""
+        """Load all classes. Raises PeerCodeError."""
         for name in (PEER, SERVICE, CLERK):
             if name in self._paths:
                 self.load_class(CLASSES[name][0])

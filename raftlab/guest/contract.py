@@ -37,16 +37,16 @@ class ImportTimeout(BaseException):
     """The import does not finish. A BaseException, so that `except Exception` in the file does not catch it."""
 
 
-class Exited(Exception):
+class PeerCalledExit(Exception):
     """A peer's method raised SystemExit, which a thread would ignore silently."""
 
 
 def call_peer(fn: Callable[..., T], args: tuple[Any, ...]) -> T:
-    """Call a method of a peer. Raises Exited instead of SystemExit."""
+    """Call a method of a peer. Raises PeerCalledExit instead of SystemExit."""
     try:
         return fn(*args)
     except SystemExit as error:
-        raise Exited("a peer must not call sys.exit()").with_traceback(error.__traceback__) from None
+        raise PeerCalledExit("a peer must not call sys.exit()").with_traceback(error.__traceback__) from None
 
 
 def renamed_rpcs(peer_class: Any) -> dict[str, str]:

@@ -8,7 +8,7 @@ from labsim import NoProgress, SimulationError, TaskFailed
 from labsim.stacks import CodeLocation, is_user_code, location_of
 from raftlab.check.task_errors import describe_error, first_line
 from raftlab.guest import protocol
-from raftlab.guest.compiled_peer import CodeError
+from raftlab.guest.compiled_peer import PeerCodeError
 from raftlab.guest.protocol import ExitReport, RaceFound
 from raftlab.races.data_race import DataRace
 
@@ -48,7 +48,7 @@ def _error_report(error: BaseException) -> ExitReport:
 
 
 def _text(error: BaseException, origin: BaseException) -> str:
-    if isinstance(error, CodeError):
+    if isinstance(error, PeerCodeError):
         return str(error)
     if isinstance(error, SimulationError) and not isinstance(error, TaskFailed):
         return str(error).partition("\n")[0]

@@ -44,7 +44,7 @@ from raftapi import Persister
 from raftlab.check.failure import short
 from raftlab.check.task_errors import point_into_peer
 from raftlab.guest import protocol
-from raftlab.guest.compiled_peer import CodeError, CompiledPeer
+from raftlab.guest.compiled_peer import CompiledPeer, PeerCodeError
 from raftlab.guest.contract import call_peer, renamed_rpcs
 from raftlab.guest.exit_report import encodable, exit_report
 from raftlab.guest.protocol import (
@@ -346,7 +346,7 @@ class PeerSimulation(Simulation):
         """The load error ("" if none), the methods of Raft, and the RPCs that it serves under other names."""
         try:
             self._code.load_all()
-        except CodeError as error:
+        except PeerCodeError as error:
             return str(error)[: protocol.TEXT_MAX], [], {}
         peer_class = self._code.classes[PEER]
         methods = [name for name in dir(peer_class) if callable(getattr(peer_class, name, None))]
@@ -355,7 +355,7 @@ class PeerSimulation(Simulation):
     def _class(self, name: str) -> Any:
         try:
             return self._code.load_class(name)
-        except CodeError as error:
+        except PeerCodeError as error:
             self.fail(error)
 
     def _make_peer(self) -> None:
@@ -555,7 +555,7 @@ def _start_watchdog(simulation: PeerSimulation) -> None:
     """Each second of CPU time, check whether any thread has waited. Uses a signal: the sandbox forbids threads."""
     last_progress, idle_s = (-1, -1), 0
 
-    def look(_: int, frame: FrameType | None) -> None:
+    def on_signal(_: int, frame: FrameType | None) -> None:
         nonlocal last_progress, idle_s
         progress = (simulation.switches, simulation.slices)
         idle_s = idle_s + 1 if progress == last_progress else 0
@@ -565,5 +565,5 @@ def _start_watchdog(simulation: PeerSimulation) -> None:
             what = f"has run for {_UNRESPONSIVE_S} s of processor time without waiting"
             simulation.fail(Unresponsive(describe_unresponsive(simulation, what, frame), where=where))
 
-    signal.signal(signal.SIGPROF, look)
+    signal.signal(signal.SIGPROF, on_signal)
     signal.setitimer(signal.ITIMER_PROF, 1.0, 1.0)

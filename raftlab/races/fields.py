@@ -35,10 +35,10 @@ class FieldNames:
         self.changing: set[str] = set()
         self.containers: set[str] = set()
         for tree in trees:
-            for name, is_early in _stores(tree, "", starters):
+            for name, is_early in _assigned_attributes(tree, "", starters):
                 if not is_early:
                     self.changing.add(name)
-            for class_name, node in _walk(tree, ""):
+            for class_name, node in _walk_with_class(tree, ""):
                 self._add_containers(node, class_name)
                 if isinstance(node, ast.FunctionDef):
                     self._add_changed_aliases(node, class_name)
@@ -91,10 +91,10 @@ def _aliases(function: ast.FunctionDef) -> Iterator[tuple[str, str]]:
                 yield name.id, value.attr
 
 
-def _walk(node: ast.AST, class_name: str) -> Iterator[tuple[str, ast.AST]]:
+def _walk_with_class(node: ast.AST, class_name: str) -> Iterator[tuple[str, ast.AST]]:
     yield class_name, node
     for child in ast.iter_child_nodes(node):
-        yield from _walk(child, child.name if isinstance(child, ast.ClassDef) else class_name)
+        yield from _walk_with_class(child, child.name if isinstance(child, ast.ClassDef) else class_name)
 
 
 def _thread_starters(trees: list[ast.Module]) -> set[str]:
@@ -103,7 +103,7 @@ def _thread_starters(trees: list[ast.Module]) -> set[str]:
     for tree in trees:
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef):
-                calls.setdefault(node.name, set()).update(_called(node))
+                calls.setdefault(node.name, set()).update(_called_names(node))
     found = {"start"}
     while True:
         more = {name for name, called in calls.items() if called & found} - found
@@ -112,7 +112,7 @@ def _thread_starters(trees: list[ast.Module]) -> set[str]:
         found |= more
 
 
-def _called(node: ast.AST) -> set[str]:
+def _called_names(node: ast.AST) -> set[str]:
     called = set()
     for call in ast.walk(node):
         if isinstance(call, ast.Call):
@@ -121,7 +121,7 @@ def _called(node: ast.AST) -> set[str]:
     return called
 
 
-def _stores(node: ast.AST, class_name: str, starters: set[str]) -> Iterator[tuple[str, bool]]:
+def _assigned_attributes(node: ast.AST, class_name: str, starters: set[str]) -> Iterator[tuple[str, bool]]:
     """Every assigned attribute, and whether that is in __init__ before a thread may run."""
     for child in ast.iter_child_nodes(node):
         inner_class = child.name if isinstance(child, ast.ClassDef) else class_name
@@ -129,7 +129,7 @@ def _stores(node: ast.AST, class_name: str, starters: set[str]) -> Iterator[tupl
             may_run = False
             self_name = [argument.arg for argument in (*child.args.posonlyargs, *child.args.args)][:1]
             for statement in child.body:
-                may_run = may_run or bool(_called(statement) & starters)
+                may_run = may_run or bool(_called_names(statement) & starters)
                 for one in ast.walk(statement):
                     if isinstance(one, ast.Attribute) and not isinstance(one.ctx, ast.Load):
                         # Only of self, and not in a nested function, which may run later.
@@ -139,4 +139,4 @@ def _stores(node: ast.AST, class_name: str, starters: set[str]) -> Iterator[tupl
         else:
             if isinstance(child, ast.Attribute) and not isinstance(child.ctx, ast.Load):
                 yield mangled(child.attr, class_name), False
-            yield from _stores(child, inner_class, starters)
+            yield from _assigned_attributes(child, inner_class, starters)

@@ -26,7 +26,7 @@ from typing import Any
 import greenlet  # type: ignore[import-untyped]  # it ships no types
 import msgspec
 
-from raftlab.layout import GUEST, LAB, LIBRARIES, PEER, PEER_FILES, ROOT
+from raftlab.layout import LAB, LIBRARIES, PEER, PEER_FILES, ROOT, SANDBOX_FILES
 
 INSTALL = "apt-get install bubblewrap libseccomp2"
 # Owns nothing: in a range that systemd and Debian do not assign.
@@ -153,7 +153,7 @@ def fork_server_command() -> list[str]:
         binds += ["--ro-bind-try", system, system]
     for folder in ("", PEER, LAB, f"{LAB}/check"):
         binds += ["--perms", "0755", "--dir", f"{_LAB_IN_SANDBOX}/{folder}"]
-    for name in (*LIBRARIES, *GUEST, *(f"{PEER}/{file}" for file in PEER_FILES)):
+    for name in (*LIBRARIES, *SANDBOX_FILES, *(f"{PEER}/{file}" for file in PEER_FILES)):
         binds += ["--ro-bind", str(ROOT / name), f"{_LAB_IN_SANDBOX}/{name}"]
     return [
         *(wrap, *_unshare_options(), "--clearenv"),

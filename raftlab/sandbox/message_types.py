@@ -25,7 +25,7 @@ _INTS = (
     "last_included_index",
     "last_included_term",
 )
-_PAPERS_TYPES: dict[str, Any] = {
+_FIELD_TYPES: dict[str, Any] = {
     **dict.fromkeys(_INTS, int),
     **dict.fromkeys(("vote_granted", "success"), bool),
     "data": bytes,
@@ -37,12 +37,12 @@ class MessageType:
     """A declared type, and the classes into which the supervisor decodes its messages."""
 
     name: str  # the full name, as declared
-    papers: Any  # with the types of the paper's fields
-    loose: Any  # with fields of any type
+    typed: Any  # with the types of the paper's fields
+    untyped: Any  # with fields of any type
 
-    def of(self, data: bytes) -> Any:
+    def class_for(self, data: bytes) -> Any:
         """The first of the two classes that can decode these bytes. Raises ValueError."""
-        for type_ in (self.papers, self.loose):
+        for type_ in (self.typed, self.untyped):
             with suppress(labgob.DecodeError):
                 labgob.decode(data, type_)
                 return type_
@@ -64,7 +64,7 @@ def message_type(name: str, fields: tuple[str, ...], entries: tuple[str, ...]) -
     if entries:
         types = {"term": int, "command": Any}
         entry = make_dataclass("LogEntry", [(field, types.get(field, Any)) for field in entries])
-    typed = {**_PAPERS_TYPES, "entries": list[entry]} if entries else _PAPERS_TYPES
+    typed = {**_FIELD_TYPES, "entries": list[entry]} if entries else _FIELD_TYPES
     return MessageType(
         name,
         make_dataclass(short_name, [(field, typed.get(field, Any)) for field in fields]),

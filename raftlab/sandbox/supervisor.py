@@ -400,14 +400,14 @@ class PeerSupervisor:
             self._protocol_violation(str(error))
         self._types.append(type_)
         if effect.fields:
-            for each in (type_.papers, type_.loose):
+            for each in (type_.typed, type_.untyped):
                 self._launcher.type_names[each] = type_.name
 
     def _type_of(self, number: int, data: bytes) -> Any:
         if not 0 <= number < len(self._types):
             self._protocol_violation("a message of an undeclared type")
         try:
-            return self._types[number].of(data)
+            return self._types[number].class_for(data)
         except ValueError as error:
             self._protocol_violation(str(error))
 
@@ -523,7 +523,7 @@ class PeerSupervisor:
         self._dropped = effect.chars
 
     def _on_exit_report(self, effect: ExitReport) -> None:
-        if effect.kind == "CodeError":
+        if effect.kind == "PeerCodeError":
             self._simulation.fail(PeerNotLoadable(effect.text[: protocol.TEXT_MAX], lines=effect.lines))
         self._fail(
             PeerProcessFailed(

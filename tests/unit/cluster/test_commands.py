@@ -15,7 +15,7 @@ import trustme
 
 from raftlab.cluster.durable_store import DurableStore, Owner
 from raftlab.cluster.prompt import _helps
-from raftlab.cluster.status import StatusReply, table
+from raftlab.cluster.status import StatusReply, status_table
 from raftlab.tools import cli
 from unit.cluster.running import free_ports
 from unit.students import ROOT
@@ -194,7 +194,7 @@ def test_status_table():
     follower = StatusReply(1, 3, False, 0, 1199, 1190, 12_345, 20_000_000, 70, 12.0, 0.0, 0, 1.0)
     lost = StatusReply(2, 4, False, -1, 0, 0, 0, 0, 1, 0.0, 0.0, 0, 1.0)
     rows = [(0, "running 10", leader), (1, "running 11", follower), (2, "running 12", lost), (3, "killed", None)]
-    assert table(rows) == [
+    assert status_table(rows) == [
         "peer  process     role       term  commit  applied      lag     log  snapshot      save  puts/s",
         "0     running 10  leader        3    1200     1199           8000 B   2500 kB   0.63 ms     813",
         "1     running 11  follower      3    1199     1190        0   12 kB     20 MB  12.00 ms",

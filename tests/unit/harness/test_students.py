@@ -354,7 +354,7 @@ def test_system_exit_in_a_method_is_an_error(tmp_path):
     path = peer(tmp_path, state="0, False")
     path.write_text(path.read_text().replace("return 0, False", "raise SystemExit(4)"))
     text = told(path)
-    assert text.splitlines()[0] == "Exited: a peer must not call sys.exit()"
+    assert text.splitlines()[0] == "PeerCalledExit: a peer must not call sys.exit()"
     assert line_of(path, "raise SystemExit(4)") in text
 
 
