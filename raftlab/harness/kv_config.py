@@ -81,11 +81,11 @@ class KVConfig(Config):
         self.stats = stats._replace(commands=operations)
         return self.stats
 
-    def fail(self, text: str, rule: HarnessRule | None = None, **told: Any) -> NoReturn:
+    def fail(self, text: str, rule: HarnessRule | None = None, **details: Any) -> NoReturn:
         """Fail the test; a history that is not linearizable is reported instead."""
         if rule is None:
             self._check_history(final=False)
-        super().fail(text, rule, **told)
+        super().fail(text, rule, **details)
 
     def fail_timeout(self, text: str) -> NoReturn:
         """A client has waited too long."""
@@ -103,8 +103,8 @@ class KVConfig(Config):
         if verdict.result is CheckResult.VIOLATION:
             violation = verdict.violation
             assert violation is not None
-            told = evidence(violation, self._trace)
-            self.fail(violation.text, LINEARIZABILITY, evidence=told, variety=violation.anomaly.value)
+            lines = evidence(violation, self._trace)
+            self.fail(violation.text, LINEARIZABILITY, evidence=lines, variety=violation.anomaly.value)
         if verdict.result is CheckResult.UNKNOWN and final:
             raise Undecided(
                 f"the checker gave up on key {verdict.key!r} after {verdict.steps:,} steps, so it is unknown whether "
