@@ -1,1 +1,1 @@
-"""Scenarios: a run written down step by step, on any peer. Start at scenario.py; a file's words are read in text.py."""
+"""Scenarios: runs written step by step. Start at scenario.py; text.py parses .scenario files."""

@@ -1,7 +1,7 @@
-"""The run of a test that a person changed: crashes that the test does not make, and steps after some event.
+"""A run of a test that a user has changed: additional crashes, and scenario steps after some event.
 
-A run that is taken over goes on as a scenario: the test ends where it waits, all clocks stand still, and what was under
-way waits in flight. Up to there it is the run of the test, event by event.
+After that event the run continues as a scenario: the test ends where it waits, all clocks are frozen, and messages in
+flight are queued. Up to there it equals the run of the test, event by event.
 
 Start at `with_interventions()`.
 """
@@ -17,20 +17,19 @@ from labsim import Event, Simulation, current_simulation
 from raftlab.harness.config import Config
 from raftlab.harness.lab_test import LabTest
 from raftlab.scenarios.in_flight import QueueingChoiceSource
+from raftlab.scenarios.runner import StepRunner
 from raftlab.scenarios.scenario import Scenario
 from raftlab.scenarios.text import Script, parse_step
 from raftlab.trace import events
 from raftlab.trace.operations import CrashHere, Interventions
 
-Play = Callable[[Scenario, Script], None]
-
 
 class _TakenOver(BaseException):
-    """Raised in the test: not an Exception, so that no handler of the test's takes it."""
+    """Ends the test. Not an Exception, so that the test's handlers do not catch it."""
 
 
-def with_interventions(test: LabTest, interventions: Interventions, *, play: Play | None = None) -> LabTest:
-    """`play` gets the run once it is taken over, instead of the recorded steps."""
+def with_interventions(test: LabTest, interventions: Interventions, *, runner: StepRunner | None = None) -> LabTest:
+    """`runner` executes the steps after the test has ended, instead of the recorded ones."""
 
     @wraps(test.function)
     def changed(make: Callable[..., Config]) -> Any:
@@ -39,7 +38,7 @@ def with_interventions(test: LabTest, interventions: Interventions, *, play: Pla
         assert simulation.trace is not None
         source = QueueingChoiceSource(simulation.choice_source)
         source.queues_messages = False
-        simulation.choice_source = source  # before there is a network to ask it
+        simulation.choice_source = source  # before the network is created
         configs: list[Config] = []
 
         def make_config(**how: Any) -> Config:
@@ -53,8 +52,8 @@ def with_interventions(test: LabTest, interventions: Interventions, *, play: Pla
             simulation.end_other_testers()
         scenario = _take_over(simulation, configs[-1], source)
         script = Script(test.name, peers=configs[-1].n, snapshots=True)
-        if play is not None:
-            play(scenario, script)
+        if runner is not None:
+            runner(scenario, script)
             return None
         for text in interventions.steps:
             scenario.step_text = text
@@ -78,7 +77,7 @@ class _Interrupter:
     def _observe(self, _: Sequence[Event]) -> None:
         count = len(self._trace)
         if not self._configs:
-            return  # its cluster is being made
+            return  # the cluster is not complete yet
         while self._crashes and count >= self._crashes[0].at:
             crash = self._crashes.pop(0)
             self._simulation.spawn(self._crash, crash, name="crash")
@@ -92,7 +91,7 @@ class _Interrupter:
             return
         connected, paused = config.connected(crash.peer), config.is_paused(crash.peer)
         config.crash1(crash.peer)
-        # At once: a test asks a peer only if it has not crashed it itself.
+        # Restart at once, because a test calls any peer that it has not crashed itself.
         config.restart(crash.peer)
         if not connected:
             config.disconnect(crash.peer)
@@ -105,6 +104,6 @@ def _take_over(simulation: Simulation, config: Config, source: QueueingChoiceSou
     config.network.queue_delayed()
     scenario = Scenario(config, source)
     trace = simulation.trace or []
-    made = max((place for place, event in enumerate(trace) if event.kind == events.CLUSTER), default=0)
-    scenario.observe_again(trace[made + 1 :])
+    begin = max((i for i, event in enumerate(trace) if event.kind == events.CLUSTER), default=0)
+    scenario.observe_again(trace[begin + 1 :])
     return scenario

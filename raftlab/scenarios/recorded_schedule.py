@@ -40,10 +40,10 @@ from raftlab.trace.operations import (
     FAULTS,
     NETWORK,
     OPERATIONS,
-    Act,
-    Cluster,
-    Play,
-    Where,
+    FailureLocation,
+    RecordedCluster,
+    RecordedSchedule,
+    ScheduledOperation,
 )
 
 
@@ -51,8 +51,8 @@ class ScheduleRecording:
     """The recorded operations of one run."""
 
     def __init__(self) -> None:
-        self.clusters: list[Cluster] = []
-        self.failed_at: Where | None = None
+        self.clusters: list[RecordedCluster] = []
+        self.failed_at: FailureLocation | None = None
 
 
 # ---- recording ------------------------------------------------------------------------------------------------------
@@ -68,7 +68,7 @@ def record_operations(test: LabTest, recording: ScheduleRecording) -> LabTest:
             assert simulation is not None
             made_ns = simulation.now_ns
             config = make(**how)
-            cluster = Cluster(how, len(recording.clusters) + 1, made_ns, [], [])
+            cluster = RecordedCluster(how, len(recording.clusters) + 1, made_ns, [], [])
             recording.clusters.append(cluster)
             _OperationRecorder(simulation, config, cluster, recording)
             return config
@@ -84,7 +84,9 @@ _RECORDED = frozenset((*FAULTS, *CONDITIONS, *ENDS))
 class _OperationRecorder:
     """Wraps the methods of one cluster."""
 
-    def __init__(self, simulation: Simulation, config: Config, cluster: Cluster, recording: ScheduleRecording) -> None:
+    def __init__(
+        self, simulation: Simulation, config: Config, cluster: RecordedCluster, recording: ScheduleRecording
+    ) -> None:
         self._simulation = simulation
         self._config = config
         self._cluster = cluster
@@ -107,7 +109,7 @@ class _OperationRecorder:
 
     def _recorded(self, does: str, method: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(method)
-        def act(*args: Any, **kwargs: Any) -> Any:
+        def operation(*args: Any, **kwargs: Any) -> Any:
             task = self._simulation.current
             if task.node is not None or task in self._inside:
                 return method(*args, **kwargs)  # part of another operation, or an armed crash
@@ -115,30 +117,32 @@ class _OperationRecorder:
             try:
                 if does in ("connect", "disconnect", "resume"):
                     for i in args:
-                        self._do(does, method, [i], {}, task)
+                        self._record(does, method, [i], {}, task)
                     return None
-                return self._do(does, method, list(args), kwargs, task)
+                return self._record(does, method, list(args), kwargs, task)
             finally:
                 self._inside.discard(task)
 
-        return act
+        return operation
 
-    def _do(self, does: str, method: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], task: Task) -> Any:
-        act = self._act(does, args, kwargs, task)
-        if does not in ASKS and does != "connect_client" and not self._choose_fault(act):
+    def _record(
+        self, does: str, method: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], task: Task
+    ) -> Any:
+        operation = self._make_operation(does, args, kwargs, task)
+        if does not in ASKS and does != "connect_client" and not self._choose_fault(operation):
             return None
         if does == "start1" and self._config.is_up(args[0]):
-            self._cluster.acts.append(self._act("crash1", args, {}, task))
-        self._cluster.acts.append(act)
+            self._cluster.acts.append(self._make_operation("crash1", args, {}, task))
+        self._cluster.acts.append(operation)
         return method(*args, **kwargs)
 
-    def _act(self, does: str, args: list[Any], kwargs: dict[str, Any], task: Task) -> Act:
+    def _make_operation(self, does: str, args: list[Any], kwargs: dict[str, Any], task: Task) -> ScheduledOperation:
         named = [getattr(one, "name", one) for one in args]  # a client, by its name
         given = [list(one) if isinstance(one, Iterable) and not isinstance(one, str) else one for one in named]
         if does in ("start", "take_snapshot"):
             given = named
         at_ns = self._simulation.now_ns - self._cluster.made_ns
-        return Act(at_ns, does, given, dict(kwargs), self._thread(task))
+        return ScheduledOperation(at_ns, does, given, dict(kwargs), self._thread(task))
 
     def _thread(self, task: Task) -> str:
         if task is self._main:
@@ -147,19 +151,19 @@ class _OperationRecorder:
             self._threads[task] = f"{task.name} #{len(self._threads) + 1}"
         return self._threads[task]
 
-    def _choose_fault(self, act: Act) -> bool:
-        what = (act.does, act.peer if act.peer is not None else str(act.args[:2]))
-        fault_kind = {"start1": "crash1", "connect": "disconnect", "resume": "pause"}.get(act.does)
+    def _choose_fault(self, operation: ScheduledOperation) -> bool:
+        what = (operation.does, operation.peer if operation.peer is not None else str(operation.args[:2]))
+        fault_kind = {"start1": "crash1", "connect": "disconnect", "resume": "pause"}.get(operation.does)
         if fault_kind is not None:
-            fault = (fault_kind, act.peer)
+            fault = (fault_kind, operation.peer)
             if fault in self._suppressed:
                 self._suppressed.discard(fault)
                 return False
             # After a crash that did not happen it is still connected.
-            return not (fault_kind == "disconnect" and self._config.connected(act.args[0]) and self._counts)
-        if act.ends_something:
+            return not (fault_kind == "disconnect" and self._config.connected(operation.args[0]) and self._counts)
+        if operation.ends_something:
             return True
-        point = (ChoiceKind.FAULT, act.does, self._call_site())
+        point = (ChoiceKind.FAULT, operation.does, self._call_site())
         self._counts[point] = ordinal = self._counts.get(point, 0) + 1
         if self._simulation.choice_source.choose(point, ordinal, Constant(True)):
             self._cluster.faults.append(point)
@@ -181,7 +185,7 @@ class _OperationRecorder:
             client = make_client(reaches)
             self._clients += 1
             task = self._simulation.current
-            self._cluster.acts.append(self._act("make_client", [client.name, reaches], {}, task))
+            self._cluster.acts.append(self._make_operation("make_client", [client.name, reaches], {}, task))
             for name in OPERATIONS:
                 setattr(client, name, self._recorded_operation(client.name, name, getattr(client, name)))
             return client
@@ -192,7 +196,7 @@ class _OperationRecorder:
         @wraps(method)
         def operation(*args: Any) -> Any:
             task = self._simulation.current
-            self._cluster.acts.append(self._act(f"{CLIENT}{name}", [client, *args], {}, task))
+            self._cluster.acts.append(self._make_operation(f"{CLIENT}{name}", [client, *args], {}, task))
             return method(*args)
 
         return operation
@@ -223,13 +227,13 @@ class _OperationRecorder:
         return recorded
 
 
-def _test_location(frame: FrameType | None) -> Where | None:
+def _test_location(frame: FrameType | None) -> FailureLocation | None:
     """The innermost line of user code, and the function of the lab that it called."""
     called = ""
     while frame is not None:
         if is_user_code(frame.f_code.co_filename):
             location = location_of(frame)
-            return Where(f"{short_path(location.file)}:{location.line}", called)
+            return FailureLocation(f"{short_path(location.file)}:{location.line}", called)
         called = frame.f_code.co_name
         frame = frame.f_back
     return None
@@ -238,88 +242,88 @@ def _test_location(frame: FrameType | None) -> Where | None:
 # ---- replaying ------------------------------------------------------------------------------------------------------
 
 
-def make_schedule_test(play: Play, *, did: set[int] | None = None) -> LabTest:
+def make_schedule_test(schedule: RecordedSchedule, *, performed: set[int] | None = None) -> LabTest:
     """A test that executes the schedule. `did` gets the numbers of the operations that were applicable."""
-    if play.steps:
-        return make_lab_test(parse_script("\n".join(play.steps), "shrunk.scenario"))
+    if schedule.steps:
+        return make_lab_test(parse_script("\n".join(schedule.steps), "shrunk.scenario"))
 
     def run(make_config: Callable[..., Config]) -> None:
-        config = make_config(**play.how)
+        config = make_config(**schedule.how)
         simulation = current_simulation()
         assert simulation is not None
         began_ns = simulation.now_ns
-        if play.snapshot_every is not None:
-            config.snapshot_every(play.snapshot_every)
-        runner = _ScheduleRunner(simulation, config, set() if did is None else did)
-        actors: dict[str, list[tuple[int, Act]]] = {}
-        for number, act in enumerate(play.acts):
-            actors.setdefault(act.by, []).append((number, act))
-        for number, act in enumerate(play.acts):
-            if not act.by:
-                runner.act_all([(number, act)], began_ns)
-            elif act.by in actors:
+        if schedule.snapshot_every is not None:
+            config.snapshot_every(schedule.snapshot_every)
+        runner = _ScheduleRunner(simulation, config, set() if performed is None else performed)
+        threads: dict[str, list[tuple[int, ScheduledOperation]]] = {}
+        for number, operation in enumerate(schedule.acts):
+            threads.setdefault(operation.by, []).append((number, operation))
+        for number, operation in enumerate(schedule.acts):
+            if not operation.by:
+                runner.perform_all([(number, operation)], began_ns)
+            elif operation.by in threads:
                 # Only now, because earlier operations create the clients it needs.
-                simulation.spawn(runner.act_all, actors.pop(act.by), began_ns, name=act.by)
-        runner.wait_until(began_ns + play.end_ns)
+                simulation.spawn(runner.perform_all, threads.pop(operation.by), began_ns, name=operation.by)
+        runner.wait_until(began_ns + schedule.end_ns)
 
-    return LabTest("play", Path(), LabTestKind.SERVICE if play.service else LabTestKind.PEER, run)
+    return LabTest("play", Path(), LabTestKind.SERVICE if schedule.service else LabTestKind.PEER, run)
 
 
 class _ScheduleRunner:
-    def __init__(self, simulation: Simulation, config: Config, did: set[int]) -> None:
+    def __init__(self, simulation: Simulation, config: Config, performed: set[int]) -> None:
         self._simulation = simulation
         self._config = config
-        self._did = did
+        self._performed = performed
         self._clients: dict[str, Any] = {}
 
     def wait_until(self, at_ns: int) -> None:
         if at_ns > self._simulation.now_ns:
             self._simulation.sleep(at_ns - self._simulation.now_ns)
 
-    def act_all(self, acts: Iterable[tuple[int, Act]], began_ns: int) -> None:
-        for number, act in acts:
-            self.wait_until(began_ns + act.at_ns)
-            if self._is_applicable(act):
+    def perform_all(self, acts: Iterable[tuple[int, ScheduledOperation]], began_ns: int) -> None:
+        for number, operation in acts:
+            self.wait_until(began_ns + operation.at_ns)
+            if self._is_applicable(operation):
                 conditions = self._config.network.conditions
-                self._did.add(number)
-                self._perform(act)
-                if act.does.startswith(NETWORK) and self._config.network.conditions == conditions:
-                    self._did.discard(number)
+                self._performed.add(number)
+                self._perform(operation)
+                if operation.does.startswith(NETWORK) and self._config.network.conditions == conditions:
+                    self._performed.discard(number)
 
-    def _is_applicable(self, act: Act) -> bool:
-        config, i = self._config, act.peer
+    def _is_applicable(self, operation: ScheduledOperation) -> bool:
+        config, i = self._config, operation.peer
         if i is not None and i >= config.n:
             return False
-        if act.does in ("make_client", "connect_client") or act.does.startswith(CLIENT):
-            return act.does == "make_client" or act.args[0] in self._clients
-        if act.does.startswith(NETWORK) or i is None:
+        if operation.does in ("make_client", "connect_client") or operation.does.startswith(CLIENT):
+            return operation.does == "make_client" or operation.args[0] in self._clients
+        if operation.does.startswith(NETWORK) or i is None:
             return True
-        if act.does == "start1":
+        if operation.does == "start1":
             return not config.is_up(i)
-        if act.does == "connect":
+        if operation.does == "connect":
             return not config.connected(i) and config.is_up(i)
-        if act.does == "disconnect":
+        if operation.does == "disconnect":
             return config.connected(i)
-        if act.does == "crash_at":
-            return config.is_up(i) and (not act.ends_something or config.is_armed(i))
-        if act.does == "resume":
+        if operation.does == "crash_at":
+            return config.is_up(i) and (not operation.ends_something or config.is_armed(i))
+        if operation.does == "resume":
             return config.is_up(i) and config.is_paused(i)
-        return config.is_up(i) and (act.does == "crash1" or not config.is_paused(i))
+        return config.is_up(i) and (operation.does == "crash1" or not config.is_paused(i))
 
-    def _perform(self, act: Act) -> None:
-        config, args = self._config, act.args
-        if act.does == "make_client":
+    def _perform(self, operation: ScheduledOperation) -> None:
+        config, args = self._config, operation.args
+        if operation.does == "make_client":
             assert isinstance(config, KVConfig)
             self._clients[args[0]] = config.make_client(args[1])
-        elif act.does == "connect_client":
+        elif operation.does == "connect_client":
             assert isinstance(config, KVConfig)
             config.connect_client(self._clients[args[0]], args[1])
-        elif act.does.startswith(CLIENT):
-            getattr(self._clients[args[0]], act.does.removeprefix(CLIENT))(*args[1:])
-        elif act.does.startswith(NETWORK):
-            getattr(config.network, act.does.removeprefix(NETWORK))(*args, **act.kwargs)
-        elif act.does == "take_snapshot":
+        elif operation.does.startswith(CLIENT):
+            getattr(self._clients[args[0]], operation.does.removeprefix(CLIENT))(*args[1:])
+        elif operation.does.startswith(NETWORK):
+            getattr(config.network, operation.does.removeprefix(NETWORK))(*args, **operation.kwargs)
+        elif operation.does == "take_snapshot":
             if args[1] <= max(config.applied(args[0]), default=0):
                 config.take_snapshot(*args)
         else:
-            getattr(config, act.does)(*args, **act.kwargs)
+            getattr(config, operation.does)(*args, **operation.kwargs)

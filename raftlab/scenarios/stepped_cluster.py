@@ -172,7 +172,7 @@ class SteppedCluster:
             return
         why = ""
         if undecodable := self.checker.undecodable_methods:
-            why = f"it is played with the paper's RPCs, and of these peers no check can read {', '.join(undecodable)}"
+            why = f"the scenario needs the paper's RPCs, but these cannot be decoded: {', '.join(undecodable)}"
         elif self._plain_votes and (difference := self._observations.election_difference):
             why = f"the scenario needs plain votes, but {difference}"
         if why:

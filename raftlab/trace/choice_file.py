@@ -26,7 +26,7 @@ from typing import Any
 import msgspec
 
 from labsim.choices import Choices
-from raftlab.trace.operations import Act, Interventions, Play
+from raftlab.trace.operations import Interventions, RecordedSchedule, ScheduledOperation
 
 FORMAT = "raftlab choices"
 VERSION = 2
@@ -46,7 +46,7 @@ class ChoiceFileHeader(msgspec.Struct, omit_defaults=True):
     raft: str = ""
     kv: str = ""
     file: str = ""
-    play: Play | None = None
+    play: RecordedSchedule | None = None
     interventions: Interventions | None = None
 
 
@@ -68,14 +68,14 @@ def write_choices(
     *,
     test: str,
     digest: str,
-    play: Play | Interventions | None = None,
+    play: RecordedSchedule | Interventions | None = None,
     raft: str = "",
     kv: str = "",
     file: str = "",
 ) -> None:
     """`play`: the run without its test, or what a person did to the run of the test."""
     encode = msgspec.json.Encoder().encode
-    acts: Sequence[Act] = ()
+    acts: Sequence[ScheduledOperation] = ()
     interventions = None
     if isinstance(play, Interventions):
         play, interventions = None, play
@@ -95,7 +95,7 @@ def read_choices(path: Path) -> tuple[ChoiceFileHeader, Choices]:
         raise ChoiceFileError(f"{path}: {error.strerror}") from None
     header = _read_header(path, lines[0] if lines else b"")
     choices = Choices()
-    acts: list[Act] = []
+    acts: list[ScheduledOperation] = []
     for number, line in enumerate(lines[1:], start=2):
         if not line.strip():
             continue
@@ -107,7 +107,7 @@ def read_choices(path: Path) -> tuple[ChoiceFileHeader, Choices]:
             elif "does" in fields:
                 if header.play is None:
                     raise ChoiceFileError(f"{path}:{number}: an operation, but the header has no play")
-                acts.append(msgspec.convert(fields, Act))
+                acts.append(msgspec.convert(fields, ScheduledOperation))
             else:
                 picked = msgspec.convert(fields, _Picked)
                 choices.picked[picked.at_ns, picked.nth] = picked.task

@@ -3,7 +3,7 @@
 scenarios/recorded_schedule.py records such a list while a test runs, and replays it without the test. This module knows
 nothing of peers and messages.
 
-Start at `Act`.
+Start at `ScheduledOperation`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ CLIENT = "client."
 _PEERS_FIRST = frozenset((*FAULTS, *ENDS, *ASKS)) - {"slow_disks"}  # whose first argument is a server
 
 
-class Act(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One act. `at_ns` counts from when its cluster was made; `by`: the thread of the test, "" for the test itself."""
+class ScheduledOperation(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One operation. `at_ns` counts from the start of its cluster. `by`: the thread of the test; "": the main one."""
 
     at_ns: int
     does: str
@@ -41,12 +41,12 @@ class Act(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def peer(self) -> int | None:
-        """The server that it is about, if it is about one."""
+        """The server that it acts on, if it acts on one."""
         return self.args[0] if self.does in _PEERS_FIRST and self.args else None
 
     @property
     def ends_something(self) -> bool:
-        """Whether it only ends what an earlier one began, and so goes with that one."""
+        """Whether it ends an earlier fault, and so is removed with it."""
         if self.does in ENDS:
             return True
         if self.does == f"{NETWORK}partition":
@@ -57,35 +57,35 @@ class Act(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def sets_up(self) -> bool:
-        """Whether later ones may make no sense without it."""
+        """Whether later operations may depend on it."""
         return self.does in ("make_client", "connect_client") or self.does.startswith(NETWORK)
 
 
-class Cluster(msgspec.Struct):
-    """What the tester did to one cluster. `number`: how many-th of the run it is, from 1."""
+class RecordedCluster(msgspec.Struct):
+    """What the tester did to one cluster. `number`: its ordinal in the run, from 1."""
 
     how: dict[str, Any]
     number: int
     made_ns: int
-    acts: list[Act]
+    acts: list[ScheduledOperation]
     faults: list[ChoicePoint]  # that happened: where, each time
     ended_ns: int | None = None  # if the run has failed when the test said that it was over: when that was
 
 
-class Where(msgspec.Struct, frozen=True):
-    """Where a test gave up: its own line, and what it had called there."""
+class FailureLocation(msgspec.Struct, frozen=True):
+    """Where a test failed: its own line, and the function of the lab that it had called."""
 
     line: str
     called: str
 
 
-class Play(msgspec.Struct, omit_defaults=True):
-    """A run without its test: how the cluster is made, what is done to it, and when it is over. Or the lines of a
-    scenario, which say all of that."""
+class RecordedSchedule(msgspec.Struct, omit_defaults=True):
+    """A run without its test: how the cluster is made, the operations, and the end. Or the lines of a scenario, which
+    contain all of that."""
 
     how: dict[str, Any]
     service: bool
-    acts: Sequence[Act]
+    acts: Sequence[ScheduledOperation]
     end_ns: int
     snapshot_every: int | None = None  # commands, where it is not as usual (2D)
     steps: list[str] = []  # of a scenario; then there are no acts
@@ -99,8 +99,8 @@ class CrashHere(msgspec.Struct):
 
 
 class Interventions(msgspec.Struct, omit_defaults=True):
-    """What a person did to the run of a test, besides changing choices: crashes, and from some event on all that
-    happened, as steps of a scenario."""
+    """What a user did to the run of a test besides changing choices: crashes, and steps of a scenario from some event
+    on."""
 
     crashes: list[CrashHere] = []
     taken_over_at: int | None = None  # after how many events

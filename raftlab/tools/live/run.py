@@ -276,7 +276,7 @@ class _LiveRun:
             script.snapshots = script.snapshots and self._snapshots
             return make_lab_test(script, runner=self._play)
         run = self._setup.test
-        return with_interventions(_test_of(run), Interventions(run.crashes, run.taken_over_at), play=self._play)
+        return with_interventions(_test_of(run), Interventions(run.crashes, run.taken_over_at), runner=self._play)
 
     def _answer_what_if(self) -> None:
         while True:

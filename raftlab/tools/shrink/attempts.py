@@ -1,8 +1,8 @@
 """One attempt: a run with some choices at their defaults and some acts removed, and whether it fails the same way.
 
 A `RunPlan` says what is left. A broken rule or an exception in a peer is wrong whatever the test expects, so its plan
-is a list of acts without the test's code (`Play`). A failed expectation needs the test's code, so its plan is the test,
-and only faults are removed, each of which is a choice.
+is a list of operations without the test's code (`RecordedSchedule`). A failed expectation needs the test's code, so its
+plan is the test, and only faults are removed, each of which is a choice.
 
 Start at `Attempts.run_new()`.
 """
@@ -37,7 +37,7 @@ from raftlab.harness.launcher import PeerLauncher
 from raftlab.harness.outcome import Ending, Outcome
 from raftlab.harness.run import Run, run_test
 from raftlab.scenarios.recorded_schedule import ScheduleRecording, make_schedule_test, record_operations
-from raftlab.trace.operations import Act, Cluster, Play, Where
+from raftlab.trace.operations import FailureLocation, RecordedCluster, RecordedSchedule, ScheduledOperation
 
 T = TypeVar("T")
 
@@ -52,14 +52,14 @@ class FailureSignature(NamedTuple):
     """What must stay the same: the rule, or the line of the test and the diagnosis."""
 
     mistake: str
-    where: Where | None = None
+    where: FailureLocation | None = None
     diagnoses: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class RunPlan:
     choices: Choices
-    play: Play | None = None  # None: the test itself
+    play: RecordedSchedule | None = None  # None: the test itself
     fails_at_end: bool = False  # it fails at its end, so its length must stay
 
     def key(self) -> bytes:
@@ -192,15 +192,17 @@ class Attempts:
         failed_ns = original.failed_ns - cluster.made_ns
         acts = _with_simple_commands([act for act in cluster.acts if act.at_ns <= failed_ns])
         end_ns = failed_ns + _A_MOMENT_NS if cluster.ended_ns is None else cluster.ended_ns
-        play = Play(cluster.how, self._test.wants_service, acts, end_ns)
+        play = RecordedSchedule(cluster.how, self._test.wants_service, acts, end_ns)
         choices = _without_earlier_clusters(original, cluster)
         return RunPlan(choices, play, cluster.ended_ns is not None)
 
-    def _run(self, play: Play | None, choice_source: ChoiceSource, seed: int, *, fails_at_end: bool = False) -> Attempt:
+    def _run(
+        self, play: RecordedSchedule | None, choice_source: ChoiceSource, seed: int, *, fails_at_end: bool = False
+    ) -> Attempt:
         self.count += 1
         source = _TimedSource(choice_source)
         notes, performed = ScheduleRecording(), set[int]()
-        test = record_operations(self._test, notes) if play is None else make_schedule_test(play, did=performed)
+        test = record_operations(self._test, notes) if play is None else make_schedule_test(play, performed=performed)
         run = run_test(test, self._launcher, seed, choice_source=source)
         assert run.simulation is not None
         outcome = run.outcome(self._peer_files, self._test.file)
@@ -226,7 +228,7 @@ def _signature_of(run: Run, outcome: Outcome, notes: ScheduleRecording) -> Failu
     return FailureSignature(outcome.mistake, notes.failed_at, tuple(one.name for one in found[:1]))
 
 
-def _with_simple_commands(acts: Sequence[Act]) -> list[Act]:
+def _with_simple_commands(acts: Sequence[ScheduledOperation]) -> list[ScheduledOperation]:
     """Replace commands other than ints and strings by names, so that a file can contain them."""
     names: dict[str, str] = {}
     simple = []
@@ -238,7 +240,7 @@ def _with_simple_commands(acts: Sequence[Act]) -> list[Act]:
     return simple
 
 
-def _without_earlier_clusters(original: Attempt, cluster: Cluster) -> Choices:
+def _without_earlier_clusters(original: Attempt, cluster: RecordedCluster) -> Choices:
     """The choices as if the last cluster were the only one: rename links, renumber incarnations, shift times."""
     choices = original.plan.choices
     if cluster.number == 1:

@@ -14,7 +14,7 @@ from msgspec.structs import replace as changed
 from labrpc.conditions import TRANSIT_KINDS, Transit
 from labsim.choices import ChoiceKind, ChoicePoint, Choices, NodeSeed
 from raftlab.tools.shrink.attempts import RunPlan, transits_of
-from raftlab.trace.operations import Act
+from raftlab.trace.operations import ScheduledOperation
 
 AskedNs = Mapping[tuple[ChoicePoint, int], int]
 
@@ -47,7 +47,7 @@ def with_and_without_acts(plan: RunPlan, choices: Choices) -> Iterator[RunPlan]:
     yield replace(plan, choices=choices)
 
 
-def disconnected_spans(acts: Sequence[Act]) -> list[tuple[int, int, int]]:
+def disconnected_spans(acts: Sequence[ScheduledOperation]) -> list[tuple[int, int, int]]:
     """Peers that are disconnected or alone in a partition, with begin and end."""
     found, end_ns = [], acts[-1].at_ns + 1 if acts else 0
     for number, act in enumerate(acts):
@@ -61,7 +61,7 @@ def disconnected_spans(acts: Sequence[Act]) -> list[tuple[int, int, int]]:
     return found
 
 
-def shift_acts(acts: Sequence[Act], from_ns: int, by_ns: int) -> list[Act]:
+def shift_acts(acts: Sequence[ScheduledOperation], from_ns: int, by_ns: int) -> list[ScheduledOperation]:
     """Remove the time range of `by_ns` before `from_ns`: later acts come earlier, and those in the range happen at its
     begin. A link delay that spans the range is reduced by as much."""
     begin_ns = max(0, from_ns - by_ns)
@@ -75,7 +75,7 @@ def shift_acts(acts: Sequence[Act], from_ns: int, by_ns: int) -> list[Act]:
     return shift_acts
 
 
-def _shorten_delay(act: Act, begin_ns: int, by_ns: int) -> Act:
+def _shorten_delay(act: ScheduledOperation, begin_ns: int, by_ns: int) -> ScheduledOperation:
     took_ms = act.kwargs.get("latency_ms") if act.does == "network.link" else None
     under_way_ms = (begin_ns - act.at_ns) / 1e6
     if took_ms is None or not 0 < under_way_ms < took_ms[0]:
@@ -153,7 +153,7 @@ def with_numbered_commands(plan: RunPlan) -> RunPlan:
     return replace(plan, play=changed(plan.play, acts=acts))
 
 
-def renumber_act(act: Act, names: dict[int, int]) -> Act | None:
+def renumber_act(act: ScheduledOperation, names: dict[int, int]) -> ScheduledOperation | None:
     if act.peer is not None:
         if names[act.peer] < 0:
             return None

@@ -16,7 +16,7 @@ from raftlab.check.failure import short
 from raftlab.tools.shrink.attempts import Attempt, transits_of
 from raftlab.tools.shrink.scenario_writer import steps_in
 from raftlab.trace import events
-from raftlab.trace.operations import ASKS, CLIENT, ENDS, FAULTS, NETWORK, Act
+from raftlab.trace.operations import ASKS, CLIENT, ENDS, FAULTS, NETWORK, ScheduledOperation
 
 _MS = 1_000_000
 # Messages with shorter delays are only counted.
@@ -58,13 +58,13 @@ def _count(number: int, what: str) -> str:
 # ---- what is done ---------------------------------------------------------------------------------------------------
 
 
-def _faults_or_all(attempt: Attempt) -> list[Act]:
+def _faults_or_all(attempt: Attempt) -> list[ScheduledOperation]:
     if attempt.plan.play is not None:
         return list(attempt.plan.play.acts)
     return [act for cluster in attempt.notes.clusters for act in cluster.acts if act.does not in ASKS]
 
 
-def _acts(acts: Sequence[Act], attempt: Attempt) -> Iterator[_TimedStep]:
+def _acts(acts: Sequence[ScheduledOperation], attempt: Attempt) -> Iterator[_TimedStep]:
     ended: set[int] = set()  # indexes of acts that an earlier line covers
     for number, act in enumerate(acts):
         if number in ended:
@@ -122,7 +122,7 @@ def _peers(peers: Iterable[Any]) -> str:
     return "no server" if not named else f"server {named[0]}" if len(named) == 1 else f"servers {', '.join(named)}"
 
 
-def _fault(act: Act, attempt: Attempt) -> str:
+def _fault(act: ScheduledOperation, attempt: Attempt) -> str:
     match act.does, act.args:
         case "crash1", [i, *_]:
             return f"peer {i} crashes"
@@ -166,14 +166,14 @@ def _link(changes: dict[str, Any]) -> str:
     return " and ".join(parts) or "is restored"
 
 
-def _ends(act: Act, fault: Act) -> bool:
+def _ends(act: ScheduledOperation, fault: ScheduledOperation) -> bool:
     if fault.does == "network.partition":
         return act.does == fault.does
     begun = {"start1": ("crash1", "crash_at"), "connect": ("disconnect",), "resume": ("pause",)}.get(act.does, ())
     return fault.does in begun and act.peer == fault.peer
 
 
-def _until(act: Act, until: tuple[int, Act] | None) -> str:
+def _until(act: ScheduledOperation, until: tuple[int, ScheduledOperation] | None) -> str:
     if until is None or act.does.startswith(NETWORK):
         return ""
     end = until[1]

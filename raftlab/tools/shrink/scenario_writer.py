@@ -26,7 +26,7 @@ from raftlab.scenarios.stepped_cluster import ExpectationFailed, ScenarioError
 from raftlab.scenarios.text import Script, ScriptError, parse_script, parse_step
 from raftlab.tools.shrink.transcript import MessageStep, last_cluster, steps_of, timed_steps
 from raftlab.trace import events
-from raftlab.trace.operations import Play
+from raftlab.trace.operations import RecordedSchedule
 
 HEADERS = ("peers", "snapshots")
 SEED = 1  # what `lab scenario` plays with
@@ -70,7 +70,7 @@ class ScenarioWriter:
         self._until_s = clock() + limit_s
         self._played: dict[tuple[str, ...], int | None] = {}
 
-    def write(self, trace: Sequence[Event], play: Play | None) -> list[str] | None:
+    def write(self, trace: Sequence[Event], play: RecordedSchedule | None) -> list[str] | None:
         """The lines of the scenario, or None. Scenarios cannot express clients of a service."""
         if play is not None and play.service:
             return None
@@ -89,7 +89,7 @@ class ScenarioWriter:
             return None
         return [*header, *(self.shorten(header, found) or found)]
 
-    def _candidates(self, trace: Sequence[Event], play: Play | None, peers: int) -> Iterator[list[str]]:
+    def _candidates(self, trace: Sequence[Event], play: RecordedSchedule | None, peers: int) -> Iterator[list[str]]:
         every = SNAPSHOT_INTERVAL if play is None or play.snapshot_every is None else play.snapshot_every
         every = every if play is not None and play.how.get("snapshot") else 0
         steps = steps_of(trace, every)

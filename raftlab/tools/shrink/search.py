@@ -44,7 +44,7 @@ from raftlab.tools.shrink.plan_edits import (
     with_timeouts,
 )
 from raftlab.trace.events import SEND
-from raftlab.trace.operations import NETWORK, Act, Play
+from raftlab.trace.operations import NETWORK, RecordedSchedule, ScheduledOperation
 
 _MS = 1_000_000
 _SERVERS_MIN = 1
@@ -179,14 +179,16 @@ class Search:
         return self._attempts.run_new(with_grace_period(plan), defaults)
 
     @property
-    def _play(self) -> Play:
+    def _play(self) -> RecordedSchedule:
         assert self.best.plan.play is not None
         return self.best.plan.play
 
-    def _try_acts(self, acts: Sequence[Act], **how: Any) -> bool:
+    def _try_acts(self, acts: Sequence[ScheduledOperation], **how: Any) -> bool:
         return self._try(replace(self.best.plan, play=changed(self._play, acts=list(acts), **how)))
 
-    def _try_without_time(self, acts: Sequence[Act], from_ns: int, by_ns: int, end_ns: int, *, others: int = 0) -> bool:
+    def _try_without_time(
+        self, acts: Sequence[ScheduledOperation], from_ns: int, by_ns: int, end_ns: int, *, others: int = 0
+    ) -> bool:
         """Try the plan without the time range of `by_ns` before `from_ns`. `others`: also try this many other sets of
         timeouts, because peers that receive fewer messages need other timeouts."""
         best = self.best
@@ -273,7 +275,7 @@ class Search:
     # ---- one by one ------------------------------------------------------------------------------------------------
 
     def _prune_acts(self) -> None:
-        def without(removed: Sequence[Act]) -> bool:
+        def without(removed: Sequence[ScheduledOperation]) -> bool:
             ids = {id(act) for act in removed}
             return self._try_acts([act for act in self._play.acts if id(act) not in ids])
 
@@ -449,9 +451,13 @@ class Search:
         for peer, from_ns, until_ns in disconnected_spans(self._play.acts):
             play = self._play
             given = [act.at_ns for act in play.acts if act.peer == peer and from_ns <= act.at_ns < until_ns]
-            crash = Act(max(from_ns, *given, 0) + _MS, "crash1", [peer])
+            crash = ScheduledOperation(max(from_ns, *given, 0) + _MS, "crash1", [peer])
             before = [act for act in play.acts if act.at_ns <= crash.at_ns]
             meanwhile = [act for act in play.acts if crash.at_ns < act.at_ns < until_ns]
             after = [act for act in play.acts if act.at_ns >= until_ns and act.at_ns > crash.at_ns]
-            back = [Act(until_ns, "start1", [peer]), Act(until_ns, "connect", [peer])] if after else []
+            back = (
+                [ScheduledOperation(until_ns, "start1", [peer]), ScheduledOperation(until_ns, "connect", [peer])]
+                if after
+                else []
+            )
             self._try_acts([*before, crash, *meanwhile, *back, *after])

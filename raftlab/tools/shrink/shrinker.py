@@ -22,7 +22,7 @@ from raftlab.tools.shrink.scenario_writer import SEED, ScenarioWriter, breaks_ru
 from raftlab.tools.shrink.search import SHORT, Progress, Search
 from raftlab.tools.timeline.command import print_timeline
 from raftlab.trace.choice_file import write_choices
-from raftlab.trace.operations import Play
+from raftlab.trace.operations import RecordedSchedule
 from raftlab.trace.trace_file import write_trace
 
 OUT = Path("build/shrunk")
@@ -149,7 +149,7 @@ def _as_steps(attempts: Attempts, best: Attempt, scenario: list[str]) -> list[At
     if play is None:
         return []
     servers = parse_script("\n".join(scenario), "shrunk.scenario").peers
-    plan = RunPlan(Choices(), Play({**play.how, "servers": servers}, False, [], 0, steps=scenario))
+    plan = RunPlan(Choices(), RecordedSchedule({**play.how, "servers": servers}, False, [], 0, steps=scenario))
     made = (attempts.run_plan(plan, defaults) for defaults in (None, SeededDefaults(SEED, randomize_all=True)))
     # Repeat each with its own choices only: choices after the failure do not matter.
     repeated = (attempts.run_plan(attempt.plan) for attempt in made if attempt.signature == best.signature)

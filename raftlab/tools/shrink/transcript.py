@@ -16,7 +16,7 @@ from labsim import Event
 from raftlab.scenarios.in_flight import commands_in, direction, kind_of, term_of
 from raftlab.trace import events
 from raftlab.trace.events import DropReason
-from raftlab.trace.operations import Act, Play
+from raftlab.trace.operations import RecordedSchedule, ScheduledOperation
 from raftlab.trace.rpcs import APPEND, INSTALL, VOTE
 
 _LOST_REQUESTS = (DropReason.LOST_REQUEST, DropReason.LINK_CUT, DropReason.UNPLUGGED)
@@ -233,7 +233,9 @@ class _StepWriter:
         )
 
 
-def timed_steps(acts: Iterable[Act], play: Play | None, peers: int, shift: int) -> Iterator[str]:
+def timed_steps(
+    acts: Iterable[ScheduledOperation], play: RecordedSchedule | None, peers: int, shift: int
+) -> Iterator[str]:
     """The acts as steps, with ordinary time between them. Another peer may lead, so each command goes to all peers."""
     now_ns = 0
     for act in acts:

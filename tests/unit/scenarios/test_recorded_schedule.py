@@ -10,7 +10,7 @@ from raftlab.scenarios.collection import collect
 from raftlab.scenarios.recorded_schedule import ScheduleRecording, make_schedule_test, record_operations
 from raftlab.tools.selection import select
 from raftlab.trace.events import CONNECT, CRASH, DISCONNECT, PAUSE, RESTART, START
-from raftlab.trace.operations import Act, Play
+from raftlab.trace.operations import RecordedSchedule, ScheduledOperation
 from unit.students import ROOT
 
 pytestmark = pytest.mark.usefixtures("raft_package_restored")
@@ -99,36 +99,44 @@ def test_end_of_a_suppressed_fault_is_suppressed(peer, fault, gone):
 
 def test_replay_without_the_test_skips_inapplicable_operations(peer):
     acts = [
-        Act(1_000_000_000, "start1", [0]),  # it is up
-        Act(1_000_000_000, "connect", [1]),  # it is
-        Act(1_000_000_000, "resume", [2]),  # it is not paused
-        Act(1_100_000_000, "crash1", [0]),
-        Act(1_100_000_000, "crash1", [0]),  # it is down
-        Act(1_100_000_000, "start", [0, "x"]),
-        Act(1_200_000_000, "start", [7, "x"]),  # there is none
-        Act(1_200_000_000, "start", [1, "x"]),
-        Act(1_300_000_000, "start1", [0]),
-        Act(1_300_000_000, "network.partition", []),  # nothing is cut
-        Act(1_300_000_000, "crash_at", [1, None]),  # it is not to crash
-        Act(1_300_000_000, "crash_at", [1, "after save"]),
-        Act(1_300_000_000, "crash_at", [1, None]),
+        ScheduledOperation(1_000_000_000, "start1", [0]),  # it is up
+        ScheduledOperation(1_000_000_000, "connect", [1]),  # it is
+        ScheduledOperation(1_000_000_000, "resume", [2]),  # it is not paused
+        ScheduledOperation(1_100_000_000, "crash1", [0]),
+        ScheduledOperation(1_100_000_000, "crash1", [0]),  # it is down
+        ScheduledOperation(1_100_000_000, "start", [0, "x"]),
+        ScheduledOperation(1_200_000_000, "start", [7, "x"]),  # there is none
+        ScheduledOperation(1_200_000_000, "start", [1, "x"]),
+        ScheduledOperation(1_300_000_000, "start1", [0]),
+        ScheduledOperation(1_300_000_000, "network.partition", []),  # nothing is cut
+        ScheduledOperation(1_300_000_000, "crash_at", [1, None]),  # it is not to crash
+        ScheduledOperation(1_300_000_000, "crash_at", [1, "after save"]),
+        ScheduledOperation(1_300_000_000, "crash_at", [1, None]),
     ]
-    did: set[int] = set()
-    run = run_test(make_schedule_test(Play({"servers": 3}, False, acts, 1_500_000_000), did=did), peer, SEED)
-    assert did == {3, 7, 8, 11, 12}
+    performed: set[int] = set()
+    run = run_test(
+        make_schedule_test(RecordedSchedule({"servers": 3}, False, acts, 1_500_000_000), performed=performed),
+        peer,
+        SEED,
+    )
+    assert performed == {3, 7, 8, 11, 12}
     assert kinds(run, CRASH, START, RESTART) == [(CRASH, "0"), (START, "1"), (RESTART, "0")]
 
 
 def test_threads_of_the_test_are_replayed_as_threads(peer):
     """One that waits keeps no other from acting."""
     acts = [
-        Act(0, "make_client", ["client 0", None]),
-        Act(0, "client.get", ["client 0", "k"], by="a thread"),
-        Act(1_000_000, "client.get", ["client 1", "k"], by="another"),  # of a client that was never made
-        Act(2_000_000, "crash1", [0]),
+        ScheduledOperation(0, "make_client", ["client 0", None]),
+        ScheduledOperation(0, "client.get", ["client 0", "k"], by="a thread"),
+        ScheduledOperation(1_000_000, "client.get", ["client 1", "k"], by="another"),  # of a client that was never made
+        ScheduledOperation(2_000_000, "crash1", [0]),
     ]
-    did: set[int] = set()
+    performed: set[int] = set()
     service = load_peer(ROOT / "raft" / "raft.py", kv=ROOT / "kv" / "server.py")
-    run = run_test(make_schedule_test(Play({"servers": 3}, True, acts, 2_500_000_000), did=did), service, SEED)
-    assert did == {0, 1, 3}
+    run = run_test(
+        make_schedule_test(RecordedSchedule({"servers": 3}, True, acts, 2_500_000_000), performed=performed),
+        service,
+        SEED,
+    )
+    assert performed == {0, 1, 3}
     assert kinds(run, CRASH, "return") == [(CRASH, "0"), ("return", "client 0")]

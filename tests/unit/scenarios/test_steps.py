@@ -417,7 +417,7 @@ def test_peer_without_plain_votes_is_skipped_if_the_file_says_so():
 def test_peer_with_its_own_rpcs_is_skipped_at_a_failed_step():
     pull = load_peer(next(m for m in load_mutants() if m.id == "design-pull").write())
     run, _ = play("elect 0 with 1 2\nstart 0 a\nreplicate 0->1\n", pull)
-    assert str(run.error) == "it is played with the paper's RPCs, and of these peers no check can read Raft.fetch"
+    assert str(run.error) == "the scenario needs the paper's RPCs, but these cannot be decoded: Raft.fetch"
     run, _ = play("elect 0 with 1 2\nexpect progress\n", pull)
     assert run.error is None
 

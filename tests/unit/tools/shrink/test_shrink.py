@@ -26,7 +26,7 @@ from raftlab.tools.shrink.scenario_writer import ScenarioWriter, breaks_rule
 from raftlab.tools.shrink.shrinker import NothingToShrink, ShrinkResult, shrink, write
 from raftlab.trace.choice_file import read_choices, write_choices
 from raftlab.trace.events import STEP
-from raftlab.trace.operations import Act, Play
+from raftlab.trace.operations import RecordedSchedule, ScheduledOperation
 from tests.mutants.tool.mutants import load_mutants
 from unit.tools.peers import ROOT, lab, lab_command
 
@@ -111,8 +111,8 @@ def test_fuzzing_finds_a_scenario_if_none_is_short(tmp_path):
 
 def test_removing_time_reduces_link_delay():
     second = 1_000_000_000
-    slow = Act(second, "network.link", ["0", "1"], {"latency_ms": [20_000.0, 30_000.0]})
-    later = Act(18 * second, "start", [0, 1])
+    slow = ScheduledOperation(second, "network.link", ["0", "1"], {"latency_ms": [20_000.0, 30_000.0]})
+    later = ScheduledOperation(18 * second, "start", [0, 1])
 
     def latency(from_s, by_s):
         link, start = shift_acts([slow, later], from_s * second, by_s * second)
@@ -231,7 +231,7 @@ def test_run_becomes_a_scenario_without_shrinking(capsys, tmp_path):
 def steps_of_acts(*acts, chosen=None):
     choices = Choices()
     choices.chosen = chosen or {}
-    plan = RunPlan(choices, Play({"servers": 3}, False, list(acts), 0))
+    plan = RunPlan(choices, RecordedSchedule({"servers": 3}, False, list(acts), 0))
     return reproduction_steps(Attempt(plan, Run(0), Outcome(ending=Ending.RULE), None, ScheduleRecording()))
 
 
@@ -255,7 +255,7 @@ def test_messages_with_the_same_outcome_share_a_line():
 
 def test_run_of_steps_is_described_by_its_steps(tmp_path):
     steps = ["peers 2", "campaign 0", "deliver 0->1 vote", "expect 1 voted 0"]
-    play = Play({"servers": 2}, False, [], 0, steps=steps)
+    play = RecordedSchedule({"servers": 2}, False, [], 0, steps=steps)
     attempt = Attempt(RunPlan(Choices(), play), Run(0), Outcome(ending=Ending.RULE), None, ScheduleRecording())
     assert reproduction_header(attempt) == "To reproduce it, with 2 servers"
     assert reproduction_steps(attempt) == steps[1:]
@@ -269,23 +269,23 @@ def test_run_of_steps_is_described_by_its_steps(tmp_path):
 def test_each_act_is_described():
     second = 1_000_000_000
     assert steps_of_acts(
-        Act(second, "crash1", [2]),
-        Act(2 * second, "start1", [2]),
-        Act(2 * second, "connect", [2]),
-        Act(2 * second, "disconnect", [1]),
-        Act(3 * second, "connect", [1]),
-        Act(3 * second, "pause", [0]),
-        Act(4 * second, "network.partition", [["0", "1"], ["2"]]),
-        Act(5 * second, "network.partition", []),
-        Act(5 * second, "network.link", ["0", "1"], {"latency_ms": [5, 40]}),
-        Act(5 * second, "crash_at", [1, "before save"]),
-        Act(5 * second, "crash_at", [1, None]),
-        Act(6 * second, "start", [0, "x"]),
-        Act(7 * second, "start", [0, 1]),
-        Act(7 * second, "start", [0, 2]),
-        Act(8 * second, "make_client", ["client 3", [0, 1]]),
-        Act(8 * second, "client.append", ["client 3", "k", "v"]),
-        Act(9 * second, "get_state", [1]),
+        ScheduledOperation(second, "crash1", [2]),
+        ScheduledOperation(2 * second, "start1", [2]),
+        ScheduledOperation(2 * second, "connect", [2]),
+        ScheduledOperation(2 * second, "disconnect", [1]),
+        ScheduledOperation(3 * second, "connect", [1]),
+        ScheduledOperation(3 * second, "pause", [0]),
+        ScheduledOperation(4 * second, "network.partition", [["0", "1"], ["2"]]),
+        ScheduledOperation(5 * second, "network.partition", []),
+        ScheduledOperation(5 * second, "network.link", ["0", "1"], {"latency_ms": [5, 40]}),
+        ScheduledOperation(5 * second, "crash_at", [1, "before save"]),
+        ScheduledOperation(5 * second, "crash_at", [1, None]),
+        ScheduledOperation(6 * second, "start", [0, "x"]),
+        ScheduledOperation(7 * second, "start", [0, 1]),
+        ScheduledOperation(7 * second, "start", [0, 2]),
+        ScheduledOperation(8 * second, "make_client", ["client 3", [0, 1]]),
+        ScheduledOperation(8 * second, "client.append", ["client 3", "k", "v"]),
+        ScheduledOperation(9 * second, "get_state", [1]),
     ) == [
         "1.000 s  peer 2 crashes and restarts at 2.000 s",
         "2.000 s  peer 1 is disconnected until 3.000 s",

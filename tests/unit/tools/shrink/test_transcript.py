@@ -12,7 +12,7 @@ from raftlab.tools.shrink.plan_edits import rematch_messages, shift_choices, wit
 from raftlab.tools.shrink.transcript import steps_of
 from raftlab.trace import events
 from raftlab.trace.events import CrashPoint, DropReason, Started
-from raftlab.trace.operations import Act, Play
+from raftlab.trace.operations import RecordedSchedule, ScheduledOperation
 
 MS = 1_000_000
 
@@ -147,10 +147,10 @@ def test_choice_follows_its_message():
 
 def test_commands_are_numbered():
     acts = [
-        Act(0, "start", [0, 1752927229]),
-        Act(1, "crash1", [0]),
-        Act(2, "start", [1, "x"]),
-        Act(3, "start", [2, "x"]),
+        ScheduledOperation(0, "start", [0, 1752927229]),
+        ScheduledOperation(1, "crash1", [0]),
+        ScheduledOperation(2, "start", [1, "x"]),
+        ScheduledOperation(3, "start", [2, "x"]),
     ]
-    plan = with_numbered_commands(RunPlan(Choices(), Play({}, False, acts, 9)))
+    plan = with_numbered_commands(RunPlan(Choices(), RecordedSchedule({}, False, acts, 9)))
     assert [act.args for act in plan.play.acts] == [[0, 1], [0], [1, 2], [2, 2]]
