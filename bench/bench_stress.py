@@ -15,10 +15,11 @@ from raftlab.harness.lab_test import LabTest
 from raftlab.harness.loader import load_peer
 from raftlab.harness.options import DEFAULT
 from raftlab.tools.selection import select
-from raftlab.tools.stress.pool import LocalPool, SeedBatch
-from raftlab.tools.stress.stress_run import Plan, run_campaign
+from raftlab.tools.stress.batch import SeedBatch
+from raftlab.tools.stress.stress_run import Plan, run_stress
 from raftlab.tools.stress.tally import Tally
 from raftlab.tools.workers.job_bundle import JobBundle
+from raftlab.tools.workers.pool import LocalPool
 
 # A short run, which shows all overhead, and a long one.
 _TESTS = (("test_basic_agree_2b", 100), ("test_figure8_2c", 4))
@@ -36,13 +37,13 @@ def _bare(test: LabTest, runs: int) -> Callable[[], None]:
     return loop
 
 
-def _stressed(test: LabTest, runs: int, pool: LocalPool) -> Callable[[], None]:
-    for future in [pool.submit(SeedBatch(test.name, [0])) for _ in range(4 * pool.slots)]:
+def _stressed(test: LabTest, runs: int, setup: dict[str, Any], pool: LocalPool) -> Callable[[], None]:
+    for future in [pool.ask(SeedBatch(test.name, [0]).requests, 60) for _ in range(4 * pool.slots)]:
         future.result()  # start and warm up every worker
 
     def campaign() -> None:
         tally = Tally([test.name], 0)
-        run_campaign(pool, Plan(runs), tally, lambda: None)
+        run_stress(pool, setup, Plan(runs), tally, lambda: None)
         assert tally.total.passed == runs
 
     return campaign
@@ -63,10 +64,13 @@ def measure() -> list[dict[str, Any]]:
     for name, runs in _TESTS:
         (test,) = select([name])
         bundle = JobBundle.of(Path(DEFAULT), [test], run_limit_s=60, memory_mb=2048)
-        one, two = LocalPool(bundle, 1), LocalPool(bundle, 2)
+        one, two = (LocalPool("raftlab.tools.stress.worker", bundle.setup, jobs, files=bundle.files) for jobs in (1, 2))
         try:
             bare_us, one_us, two_us = _best_us(
-                runs, _bare(test, runs), _stressed(test, runs, one), _stressed(test, runs, two)
+                runs,
+                _bare(test, runs),
+                _stressed(test, runs, bundle.setup, one),
+                _stressed(test, runs, bundle.setup, two),
             )
         finally:
             one.shutdown()

@@ -14,13 +14,13 @@ from raftlab.layout import ROOT, TOOLS
 # What any tool may use, and which other tools a tool uses.
 HELPERS = {"__init__", "common", "selection", "workers"}
 USES = {
-    "workers": {"selection"},
+    "workers": {"__init__", "selection"},  # dask.py sends all of the package
     "page": {"timeline"},
     "live": {"page"},
     "shrink": {"generator", "timeline"},
     "scenario": {"shrink", "timeline"},
     "fuzz": {"generator", "shrink"},
-    "grade": {"grade/runs", "grade/pages", "grade/artifacts", "grade/values", "stress"},
+    "grade": {"grade/runs", "grade/pages", "grade/artifacts", "grade/values"},
     # What is part of a run's digest knows no page and no command, and pages know results alone.
     "grade/runs": {"grade/values"},
     "grade/pages": {"grade/values"},
@@ -185,7 +185,7 @@ def test_a_wrong_import_is_found(path, source, wrong):
             "from raftlab.tools.timeline import labels\nfrom raftlab.tools import selection",
             None,
         ),
-        ("raftlab/tools/grade/x.py", "from raftlab.tools.stress.pool import LocalPool", None),
+        ("raftlab/tools/grade/x.py", "from raftlab.tools.workers.pool import LocalPool", None),
         ("raftlab/tools/common/x.py", "from raftlab.tools.selection import x", "common must not use selection"),
         ("raftlab/tools/grade/pages/x.py", "from raftlab.tools.grade import write", "grade/pages must not use grade"),
         ("raftlab/tools/grade/x.py", "from raftlab.tools.grade.pages import overview", None),

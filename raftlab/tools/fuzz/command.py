@@ -1,6 +1,6 @@
 """`lab fuzz`: random runs, until one of them fails or the time is up.
 
-Start at `main()`. The processes: workers, worker. What failed: finding. The runs: raftlab/tools/generator.
+Start at `main()`. The processes: fuzzers, worker. What failed: minimizer. The runs: raftlab/tools/generator.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import json
 import os
 import random
 import sys
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
@@ -21,11 +20,12 @@ from labsim.stacks import short_path
 from raftlab.harness.options import FOR, JOBS, OUT, RUN_OF_PEER, RUNS, SEED, add_options, command_line, given
 from raftlab.tools.common.interrupts import sigterm_as_interrupt
 from raftlab.tools.common.text import counted, duration
-from raftlab.tools.fuzz.fuzzers import FuzzResult, FuzzWorkers
+from raftlab.tools.fuzz.fuzzers import Fuzzer, FuzzResult
 from raftlab.tools.fuzz.report import Progress, render, scenario_text, statistics
 from raftlab.tools.generator.sequence import SEED as PLAYED_WITH
 from raftlab.tools.selection import SCENARIO, SCENARIOS, TESTS
 from raftlab.tools.workers.job_bundle import JobBundle
+from raftlab.tools.workers.pool import LocalPool
 from raftlab.tools.workers.process import CannotStart
 
 FOLDER = Path("build/fuzz")
@@ -33,6 +33,7 @@ FOUND = TESTS / SCENARIOS / "found"
 _FOR_S = 60.0
 _SHORTEN_S = 20.0
 _MEMORY_MB = 2048
+_WORKER = "raftlab.tools.fuzz.worker"
 
 _EPILOG = """\
 examples:
@@ -79,10 +80,10 @@ def main(args: argparse.Namespace) -> int:
     }
     result = FuzzResult()
     console = Console(highlight=False, soft_wrap=True)
-    with sigterm_as_interrupt(), tempfile.TemporaryDirectory(prefix="lab-fuzz-") as folder:
-        bundle.unpack(Path(folder))
+    with sigterm_as_interrupt():
+        pool = LocalPool(_WORKER, setup, jobs, files=bundle.files)
         try:
-            workers = FuzzWorkers(setup, Path(folder), jobs)
+            pool.start()
         except CannotStart as error:
             return _cannot(str(error))
         how = ", sandboxed" if args.isolated else ", checking for races" if args.race else ""
@@ -91,12 +92,13 @@ def main(args: argparse.Namespace) -> int:
         progress = Progress(result)
         interrupted = False
         try:
-            workers.run(result, for_s=for_s, runs=args.runs, watch=progress)
+            Fuzzer(pool).run(result, for_s=for_s, runs=args.runs, watch=progress)
         except KeyboardInterrupt:
             interrupted = True
         except CannotStart as error:
             return _cannot(str(error))
         finally:
+            pool.shutdown()
             progress.clear()
     if args.json is not None:
         args.json.write_text(json.dumps(statistics(result), indent=1) + "\n")

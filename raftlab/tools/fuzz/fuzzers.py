@@ -1,25 +1,22 @@
-"""The processes of a fuzz run, in rounds: each makes some runs of its lane, then all have a look at what was found.
+"""The rounds of a fuzz run: each worker makes some runs of a sequence, then what they found is compared.
 
 Promise: seed and number of workers decide what is found first, however fast each of them is. Start at
-`FuzzWorkers.run()`.
+`Fuzzer.run()`.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from raftlab.layout import ROOT
-from raftlab.tools.common.interrupts import defer_interrupts, result_of
+from raftlab.tools.common.interrupts import result_of
 from raftlab.tools.fuzz.answers import Answer
 from raftlab.tools.fuzz.minimizer import Find
-from raftlab.tools.workers.process import Lost, WorkerProcess, python_worker
+from raftlab.tools.workers.pool import LocalPool
+from raftlab.tools.workers.process import Lost
 
 ROUND = 20  # runs of each worker, which is about a second
 _ROUND_LIMIT_S = 600.0  # of real time; a run that hangs is ended by its own watchdog long before
@@ -54,51 +51,35 @@ class FuzzResult:
         return self.found is not None or self.died is not None or bool(self.ours)
 
 
-class FuzzWorkers:
-    def __init__(self, setup: dict[str, Any], folder: Path, jobs: int) -> None:
-        """Raises CannotStart if the peer cannot be loaded."""
-        self._workers = [
-            WorkerProcess(lambda: python_worker("raftlab.tools.fuzz.worker", setup, folder=folder, lab=ROOT))
-            for _ in range(jobs)
-        ]
-        self._made = 0  # runs of each lane; a worker has one
-        self._seconds = [0.0] * jobs
-        try:
-            # One alone: what cannot be loaded is said once.
-            self._workers[0].start()
-        except BaseException:
-            self.close()
-            raise
+class Fuzzer:
+    """Makes rounds of requests, one for each sequence, as long as nothing is found."""
+
+    def __init__(self, pool: LocalPool) -> None:
+        self._pool = pool
+        self._made = 0  # runs of each sequence
+        self._seconds = [0.0] * pool.slots
 
     def run(self, result: FuzzResult, *, for_s: float | None, runs: int | None, watch: Callable[[], None]) -> None:
-        """Until something is found, each worker has run for so long or so many runs are made in all."""
-        with ThreadPoolExecutor(len(self._workers)) as threads:
-            try:
-                while not result.over:
-                    left = None if runs is None else runs - result.runs
-                    if (for_s is not None and result.seconds >= for_s) or (left is not None and left <= 0):
-                        return
-                    self._round(result, threads, left)
-                    watch()
-            finally:
-                self.close()  # or the threads would wait for their answers
+        """Until something is found, each sequence has run for so long or so many runs are made in all."""
+        while not result.over:
+            left = None if runs is None else runs - result.runs
+            if (for_s is not None and result.seconds >= for_s) or (left is not None and left <= 0):
+                return
+            self._round(result, left)
+            watch()
 
-    def _round(self, result: FuzzResult, threads: ThreadPoolExecutor, left: int | None) -> None:
-        workers = self._workers
-        size = ROUND if left is None else min(ROUND, max(1, -(-left // len(workers))))
+    def _round(self, result: FuzzResult, left: int | None) -> None:
+        sequences = range(self._pool.slots)
+        size = ROUND if left is None else min(ROUND, max(1, -(-left // len(sequences))))
         before, self._made = self._made, self._made + size
-        requests = [
-            json.dumps({"sequence": sequence, "after": before, "up_to": self._made}).encode()
-            for sequence in range(len(workers))
-        ]
-        with defer_interrupts():
-            asked = [threads.submit(w.ask, [r], _ROUND_LIMIT_S) for w, r in zip(workers, requests, strict=True)]
+        requests = [json.dumps({"sequence": n, "after": before, "up_to": self._made}).encode() for n in sequences]
+        asked = [self._pool.ask([request], _ROUND_LIMIT_S) for request in requests]
         finds: list[Find] = []
         for sequence, future in enumerate(asked):
             (line,) = result_of(future)
             if isinstance(line, Lost) and not line.late:
-                # Somebody may have ended it. If it was one of its runs, that comes again.
-                (line,) = workers[sequence].ask([requests[sequence]], _ROUND_LIMIT_S)
+                # Something else may have ended it. If one of its runs did, that comes again.
+                (line,) = result_of(self._pool.ask([requests[sequence]], _ROUND_LIMIT_S))
             if isinstance(line, Lost):
                 result.died = result.died or WorkerDeath(sequence, (before + 1, self._made), line.how, line.output)
                 continue
@@ -112,13 +93,7 @@ class FuzzWorkers:
         result.seconds = max(self._seconds)
         result.found = first(finds)
 
-    def close(self) -> None:
-        for worker in self._workers:
-            worker.close()
-        for worker in self._workers:
-            worker.fresh()
-
 
 def first(finds: Sequence[Find]) -> Find | None:
-    """The one that took the fewest runs; of these, of the first lane."""
+    """The one that took the fewest runs; of these, of the first sequence."""
     return min(finds, key=lambda find: (find.run, find.sequence), default=None)

@@ -14,8 +14,8 @@ import platform
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -26,20 +26,23 @@ from raftlab.harness.options import run_line
 from raftlab.harness.outcome import FAILED, Ending, Outcome
 from raftlab.harness.records import files_of
 from raftlab.layout import PEER
-from raftlab.tools.common.interrupts import defer_interrupts, first_done
+from raftlab.tools.common.interrupts import first_done, result_of
 from raftlab.tools.grade.artifacts.artifact_worker import (
-    ArtifactWorker,
     SelectedFailure,
+    artifact_pool,
+    make_artifacts,
     select_failures,
     without_files,
 )
 from raftlab.tools.grade.runs.run_digest import FUZZ_TESTS, run_digest
-from raftlab.tools.grade.runs.run_worker import RunWorker
+from raftlab.tools.grade.runs.run_worker import make_run, run_pool
 from raftlab.tools.grade.runs.worker import RunRequest, RunSetup
 from raftlab.tools.grade.submission_loader import SERVER, Submission
 from raftlab.tools.grade.values.results import Artifacts, Result, TestResult
 from raftlab.tools.grade.values.rubric import FUZZ, Failures, GradedTest, Limits, RubricError
 from raftlab.tools.grade.values.store import Store
+from raftlab.tools.workers.pool import LocalPool
+from raftlab.tools.workers.process import WorkerProcess
 
 
 @dataclass(frozen=True)
@@ -120,12 +123,13 @@ def grade(
     stop = threading.Event()
     gradings = [_Grading(submission, assignment, runs, pages(submission.name), progress) for submission in submissions]
     code = assignment.lab_code
-    workers = _Workers()
-    pool = ThreadPoolExecutor(jobs, thread_name_prefix="grade")
+    pool, artifacts = run_pool(jobs), artifact_pool(jobs)
     try:
         for hidden in (False, True):
-            with defer_interrupts():
-                waiting = {pool.submit(grading.make_runs, workers, code, stop, hidden=hidden) for grading in gradings}
+            waiting = {
+                pool.submit(partial(grading.make_runs, artifacts=artifacts, lab_code=code, stop=stop, hidden=hidden))
+                for grading in gradings
+            }
             while waiting:
                 ended = first_done(waiting)
                 waiting -= ended
@@ -135,40 +139,12 @@ def grade(
         return [grading.result() for grading in gradings]
     finally:
         stop.set()
-        workers.close()
-        pool.shutdown(cancel_futures=True)
-        workers.end()
+        artifacts.shutdown()
+        pool.shutdown()
 
 
 class Stopped(Exception):
     """The grading was interrupted."""
-
-
-class _Workers:
-    """A run worker for each thread, and an artifact worker for each thread that needs one."""
-
-    def __init__(self) -> None:
-        self._run_workers: dict[int, RunWorker] = {}  # by thread
-        self._artifact_workers: dict[int, ArtifactWorker] = {}
-
-    def run_worker(self) -> RunWorker:
-        return self._run_workers.setdefault(threading.get_ident(), RunWorker())
-
-    def artifact_worker(self) -> ArtifactWorker:
-        return self._artifact_workers.setdefault(threading.get_ident(), ArtifactWorker())
-
-    def close(self) -> None:
-        """End their current work now."""
-        for worker in self._all():
-            worker.close()
-
-    def end(self) -> None:
-        """Call this when no thread uses them any more."""
-        for worker in self._all():
-            worker.end()
-
-    def _all(self) -> list[RunWorker | ArtifactWorker]:
-        return [*list(self._run_workers.values()), *list(self._artifact_workers.values())]
 
 
 class _Grading:
@@ -195,25 +171,26 @@ class _Grading:
         self._artifacts: list[Artifacts] = []
         self._spent_s = {False: 0.0, True: 0.0}  # True: by race and fuzz runs, which have a separate limit
 
-    def make_runs(self, workers: _Workers, lab_code: str, stop: threading.Event, *, hidden: bool) -> None:
+    def make_runs(
+        self, worker: WorkerProcess, *, artifacts: LocalPool, lab_code: str, stop: threading.Event, hidden: bool
+    ) -> None:
         """Make the runs of the public tests, or of the hidden ones."""
-        run_worker = workers.run_worker()
         store = None if self._submission.problem else Store(self._store_path, Outcome)
         try:
             for test in self._assignment.tests:
                 if test.hidden == hidden:
-                    self._results[test.name] = self._test_result(test, run_worker, store, lab_code, stop)
+                    self._results[test.name] = self._test_result(test, worker, store, lab_code, stop)
         finally:
             if store is not None:
                 store.close()
         if not hidden:
             # Before any hidden run, so the artifacts cannot reveal one.
-            self._make_artifacts(workers, lab_code, stop)
+            self._make_artifacts(artifacts, lab_code, stop)
         self._progress.at.pop(self._submission.name, None)
         if hidden:
             self._progress.done.append(self.result())
 
-    def _make_artifacts(self, workers: _Workers, lab_code: str, stop: threading.Event) -> None:
+    def _make_artifacts(self, pool: LocalPool, lab_code: str, stop: threading.Event) -> None:
         """Pages and minimized runs of failures. They do not change the results."""
         selected = select_failures(list(self._results.values()), self._assignment.failures)
         if selected:
@@ -222,7 +199,7 @@ class _Grading:
                 for failure in selected:
                     if stop.is_set():
                         raise Stopped
-                    self._artifacts.append(self._artifacts_of(failure, workers.artifact_worker(), store, lab_code))
+                    self._artifacts.append(self._artifacts_of(failure, pool, store, lab_code))
             finally:
                 store.close()
         current = {name for artifacts in self._artifacts for name in artifacts.files}
@@ -231,13 +208,22 @@ class _Grading:
                 file.unlink()  # of an earlier submission
 
     def _artifacts_of(
-        self, failure: SelectedFailure, artifact_worker: ArtifactWorker, store: Store[Artifacts], lab_code: str
+        self, failure: SelectedFailure, pool: LocalPool, store: Store[Artifacts], lab_code: str
     ) -> Artifacts:
         run, failures = failure.run, self._assignment.failures
         self._progress.at[self._submission.name] = f"page of {run.test}"
         request = self._request(self._assignment.files[run.test], run.seed, run.replay, hidden=False)
         key = self._run_key(run.test, lab_code)
-        artifacts = artifact_worker.make(failure, request, key, failures, self._pages, store)
+        make = partial(
+            make_artifacts,
+            failure=failure,
+            request=request,
+            run_key=key,
+            failures=failures,
+            folder=self._pages,
+            store=store,
+        )
+        artifacts = result_of(pool.submit(make))
         if sum(one.bytes for one in (*self._artifacts, artifacts)) > failures.pages_mb << 20:
             return without_files(artifacts, self._pages, f"all pages together would exceed {failures.pages_mb} MB")
         return artifacts
@@ -245,7 +231,7 @@ class _Grading:
     def _test_result(
         self,
         test: GradedTest,
-        run_worker: RunWorker,
+        worker: WorkerProcess,
         store: Store[Outcome] | None,
         lab_code: str,
         stop: threading.Event,
@@ -254,7 +240,7 @@ class _Grading:
         if not_run or store is None:
             self._progress.count(not_needed=len(test.seeds))
             return TestResult(test, (), not_run)
-        runs = self._runs_of(test, run_worker, store, self._run_key(test.name, lab_code, race=test.race), stop)
+        runs = self._runs_of(test, worker, store, self._run_key(test.name, lab_code, race=test.race), stop)
         self._forced[test.part] += any(run.ending is Ending.FORCED for run in runs)
         if runs and runs[-1].ending is Ending.UNLOADABLE and not test.race:
             # The student reads this, and the report of a hidden test may reveal that test.
@@ -341,7 +327,7 @@ class _Grading:
         return RunRequest(setup, str(test.file), shown_as, test.name, seed, replay)
 
     def _runs_of(
-        self, test: GradedTest, run_worker: RunWorker, store: Store[Outcome], code: str, stop: threading.Event
+        self, test: GradedTest, worker: WorkerProcess, store: Store[Outcome], code: str, stop: threading.Event
     ) -> list[Outcome]:
         """Seed after seed, until all runs are made or too many have failed."""
         progress = self._progress
@@ -357,7 +343,7 @@ class _Grading:
             if run is not None:
                 progress.count(stored=1)
             else:
-                run = run_worker.run(self._request(lab_test, seed, replay, hidden=test.hidden, race=test.race))
+                run = make_run(worker, self._request(lab_test, seed, replay, hidden=test.hidden, race=test.race))
                 store.add(code, run)
                 progress.count(made=1)
             run.replay = replay

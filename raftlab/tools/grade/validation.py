@@ -3,7 +3,7 @@
 Promise: no submission is graded on a test that the solution does not pass by the rubric's pass rate and limits. A
 validated test is not validated again until the lab, the solution, the test, its seeds or the limits change.
 
-Not promised: a sandbox. Tests and solution are the instructor's own, and run in plain worker processes.
+The runs are made as those of submissions: sandboxed, by the same worker, within the same limits.
 
 Start at `Validation`.
 """
@@ -13,21 +13,26 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from labsim.stacks import short_path
+from raftlab.harness.options import run_line
 from raftlab.harness.outcome import Ending, Outcome
 from raftlab.harness.records import files_of, files_of_service
+from raftlab.layout import PEER, ROOT, SERVICE
 from raftlab.tools.common.interrupts import first_done
 from raftlab.tools.common.text import counted
 from raftlab.tools.grade.grader import Assignment
-from raftlab.tools.grade.values.rubric import GradedTest
+from raftlab.tools.grade.runs.run_digest import FUZZ_TESTS
+from raftlab.tools.grade.runs.run_worker import RunWorkerError, make_run, run_pool
+from raftlab.tools.grade.runs.worker import RunRequest, RunSetup
+from raftlab.tools.grade.values.rubric import FUZZ, GradedTest
 from raftlab.tools.grade.values.store import write_whole
-from raftlab.tools.stress.pool import LocalPool, SeedBatch
-from raftlab.tools.workers.job_bundle import JobBundle
-from raftlab.tools.workers.process import CannotStart
+from raftlab.tools.workers.process import restore_paths
 
 FILE = "validation.json"  # in OUT
 _VERSION = 1
@@ -65,6 +70,7 @@ class Validation:
                     f"{self._service}: no such file; --kv must name a server.py that passes 3A and 3B"
                 )
         self.solution = short_path(str(solution.resolve()))
+        self._files, self._shown_as = _files(solution, self._service)
         self._assignment = assignment
         self._path = record
         self._record = _read(record)
@@ -76,45 +82,25 @@ class Validation:
     def run(self, jobs: int, watch: Callable[[], None]) -> None:
         """Make the remaining runs, calling `watch` regularly. ValidationFailed if the solution fails a test."""
         failed_runs: dict[str, list[Outcome]] = {test.name: [] for test in self.remaining}
-        for race in (False, True):
-            if remaining := [test for test in self.remaining if test.race is race]:
-                self._make(remaining, failed_runs, jobs, watch, race=race)
+        self._make(failed_runs, jobs, watch)
         broken = {test.name: failed_runs[test.name] for test in self.remaining if not self._is_validated(test)}
         if broken:
             raise ValidationFailed(self._refusal(broken))
 
-    def _make(
-        self,
-        tests_left: list[GradedTest],
-        failed_runs: dict[str, list[Outcome]],
-        jobs: int,
-        watch: Callable[[], None],
-        *,
-        race: bool,
-    ) -> None:
-        limits = self._assignment.limits
-        tests = [self._assignment.files[test.name] for test in tests_left]
-        try:
-            bundle = JobBundle.of(
-                Path(self.solution),
-                tests,
-                kv=self._service,
-                run_limit_s=limits.real_s,
-                memory_mb=limits.memory_mb,
-                given={"race": race},
-                in_place=True,
-            )
-            pool = LocalPool(bundle, min(jobs, self.runs_wanted))
-        except CannotStart as error:
-            raise ValidationFailed(f"{error}\n{_USE_ANOTHER}") from None
+    def _make(self, failed_runs: dict[str, list[Outcome]], jobs: int, watch: Callable[[], None]) -> None:
+        pool = run_pool(min(jobs, self.runs_wanted))
         try:
             # Hidden tests first: their author may be waiting.
-            order = sorted(tests_left, key=lambda test: not test.hidden)
-            pending = {pool.submit(SeedBatch(test.of, [seed])): test for test in order for seed in test.seeds}
+            order = sorted(self.remaining, key=lambda test: not test.hidden)
+            pending = {
+                pool.submit(partial(make_run, request=self._request(test, seed))): test
+                for test in order
+                for seed in test.seeds
+            }
             remaining = {test.name: len(test.seeds) for test in order}
             while pending:
                 done = first_done(pending)
-                for test, outcome in [(pending.pop(future), _outcome(future)) for future in done]:
+                for test, outcome in [(pending.pop(future), self._outcome(future)) for future in done]:
                     self.runs_made += 1
                     remaining[test.name] -= 1
                     if self._reason_failed(outcome):
@@ -129,14 +115,34 @@ class Validation:
                         seeds = sorted(outcome.seed for outcome in failed_runs[test.name])
                         self._record.tests[test.name] = _Validated(self._keys[test.name], seeds)
                 watch()
-        except CannotStart as error:
-            raise ValidationFailed(f"{error}\n{_USE_ANOTHER}") from None
         finally:
             pool.shutdown()
             if self._path is not None:
                 # In a fixed order, whichever test was validated first.
                 record = msgspec.json.encode(self._record, order="deterministic")
                 write_whole(self._path, msgspec.json.format(record, indent=1) + b"\n")
+
+    def _request(self, test: GradedTest, seed: int) -> RunRequest:
+        with_service = self._assignment.wants_service(test)
+        limits = self._assignment.limits
+        setup = RunSetup(self._files, f"{PEER}/raft.py", limits, service=with_service, race=test.race)
+        file = str(self._assignment.files[test.name].file)
+        shown = short_path(file)
+        given: dict[str, Any] = {"raft": self.solution, "kv": self._service if with_service else None}
+        given |= {"isolated": True, "race": test.race}
+        own_file = shown if test.hidden else FUZZ_TESTS if test.part == FUZZ else ""
+        return RunRequest(setup, file, shown, test.of, seed, run_line("replay", test.of, seed, given, file=own_file))
+
+    def _outcome(self, future: Future[Outcome]) -> Outcome:
+        """With the paths that the reader knows."""
+        try:
+            outcome = future.result()
+        except RunWorkerError as error:
+            raise ValidationFailed(str(error)) from None
+        if outcome.ending is Ending.UNLOADABLE:
+            raise ValidationFailed(f"{restore_paths(outcome.report, self._shown_as)}\n{_USE_ANOTHER}")
+        outcome.rewrite(lambda text: restore_paths(text, self._shown_as))
+        return outcome
 
     @property
     def remarks(self) -> list[str]:
@@ -191,9 +197,19 @@ _USE_ANOTHER = (
 )
 
 
-def _outcome(future: Future[list[Outcome]]) -> Outcome:
-    (outcome,) = future.result()
-    return outcome
+def _files(raft: Path, service: Path | None) -> tuple[dict[str, bytes], dict[str, str]]:
+    """The solution's files by the paths that a submission's have, and these paths with the ones the reader knows."""
+    raft = raft.resolve()
+    places = {f"{PEER}/raft.py": raft}
+    places |= {f"{PEER}/{path.relative_to(raft.parent)}": path for path in files_of(raft) if path != raft}
+    shown_as = {f"{PEER}/raft.py": short_path(str(raft)), f"{PEER}/": f"{short_path(str(raft.parent))}/"}
+    if service is not None:
+        own = {path.name: path for path in files_of_service(service)} | {"server.py": service.resolve()}
+        # As in load_sandboxed(): what does not lie beside it is the lab's.
+        ours = {name: ROOT / SERVICE / name for name in ("client.py", "messages.py")}
+        places |= {f"{SERVICE}/{name}": path for name, path in {**ours, **own}.items() if path.exists()}
+        shown_as[f"{SERVICE}/"] = f"{short_path(str(service.resolve().parent))}/"
+    return {place: path.read_bytes() for place, path in places.items()}, shown_as
 
 
 def _keys(assignment: Assignment, solution: Path, service: Path | None) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """`lab stress`: tests over thousands of seeds, in worker processes, failures grouped by cause.
 
-Start at `main()`. Which runs: campaign. Who makes them: pool (and seeds, worker), or dask. What came of
-them: outcome, tally. What is said: progress, summary.
+Start at `main()`. Which runs: stress_run. The processes that make them: raftlab/tools/workers, and worker. What came of
+them: batch, tally. Output: progress, summary.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from rich.console import Console
 from labsim.stacks import short_path
 from raftlab.harness import options
 from raftlab.harness.options import FILE, FOR, JOBS, OUT, RUN, RUNS, SEED, add_options, given
-from raftlab.harness.outcome import Ending
-from raftlab.layout import ROOT
-from raftlab.tools.common.interrupts import sigterm_as_interrupt
+from raftlab.harness.outcome import Ending, Outcome
+from raftlab.tools.common.interrupts import result_of, sigterm_as_interrupt
 from raftlab.tools.common.lock import FolderInUse, exclusive_lock
 from raftlab.tools.common.text import counted, duration
 from raftlab.tools.selection import SelectionError, select, service_for
-from raftlab.tools.stress.pool import LocalPool, Pool, outcomes
+from raftlab.tools.stress.batch import SeedBatch
 from raftlab.tools.stress.progress import watching
-from raftlab.tools.stress.seed_worker import SeedWorker
-from raftlab.tools.stress.stress_run import Plan, PoolLost, run_campaign
+from raftlab.tools.stress.stress_run import Plan, run_stress
 from raftlab.tools.stress.summary import SHRUNK, as_text, clear, write_all, write_report
 from raftlab.tools.stress.tally import Cause, Tally, ended_its_process
 from raftlab.tools.workers.job_bundle import JobBundle
+from raftlab.tools.workers.pool import LocalPool, Pool, PoolLost
 from raftlab.tools.workers.process import CannotStart
 from raftlab.tools.workers.shrinker import shrunk_elsewhere
 
 FOLDER = Path("build/stress")
+_WORKER = "raftlab.tools.stress.worker"
 _RUNS = 100
 _REPEATED_MAX = 8
 _SHRINK_S = 20.0
@@ -143,7 +143,7 @@ def _stress(args: argparse.Namespace, plan: Plan, bundle: JobBundle, tally: Tall
     try:
         with watching(tally, console, args.out) as watch:
             tally.began_s += tally.elapsed_s  # the workers have started; what follows is work
-            run_campaign(pool, plan, tally, write_reports)
+            run_stress(pool, bundle.setup, plan, tally, write_reports)
     except KeyboardInterrupt:
         tally.ended = _INTERRUPTED
     except (CannotStart, PoolLost) as error:
@@ -166,10 +166,12 @@ def _stress(args: argparse.Namespace, plan: Plan, bundle: JobBundle, tally: Tall
 
 def _open_pool(args: argparse.Namespace, bundle: JobBundle) -> Pool:
     if args.dask is None:
-        return LocalPool(bundle, args.jobs or len(os.sched_getaffinity(0)))
-    from raftlab.tools.stress.dask import DaskPool  # only here: dask is an extra
+        pool = LocalPool(_WORKER, bundle.setup, args.jobs or len(os.sched_getaffinity(0)), files=bundle.files)
+        pool.start()
+        return pool
+    from raftlab.tools.workers.dask import DaskPool  # only here: dask is an extra
 
-    return DaskPool(bundle, args.dask)
+    return DaskPool(_WORKER, bundle.setup, args.dask, files=bundle.files)
 
 
 def _opening(args: argparse.Namespace, plan: Plan, tally: Tally, pool: Pool) -> str:
@@ -182,29 +184,22 @@ def _opening(args: argparse.Namespace, plan: Plan, tally: Tally, pool: Pool) -> 
 
 
 def _repeat(tally: Tally, bundle: JobBundle) -> None:
-    """Run each cause's example once more, here and in a fresh process: only then its replay line is a promise."""
-    with tempfile.TemporaryDirectory(prefix="lab-stress-") as folder:
-        bundle.unpack(Path(folder))
-        worker = SeedWorker(bundle.setup, Path(folder), ROOT)
-        try:
-            for cause in [cause for cause in tally.causes if cause.shortest.ending is not Ending.LATE][:_REPEATED_MAX]:
-                worker.fresh()
-                cause.repeats = _same(cause, worker)
-        except (KeyboardInterrupt, CannotStart):
-            pass  # then it is not known
-        finally:
-            worker.fresh()
+    """Run each cause's example once more, here and in a new process: only then its replay line is a promise."""
+    causes = [cause for cause in tally.causes if cause.shortest.ending is not Ending.LATE][:_REPEATED_MAX]
+    pool = LocalPool(_WORKER, bundle.setup, 1, files=bundle.files, reuse=False)
+    try:
+        for cause in causes:
+            batch = SeedBatch(cause.shortest.test, [cause.shortest.seed])
+            answers = result_of(pool.ask(batch.requests, bundle.setup["run_limit_s"]))
+            cause.repeats = [_key(one) for one in batch.outcomes(answers, bundle.setup)] == [_key(cause.shortest)]
+    except (KeyboardInterrupt, CannotStart):
+        pass  # then it is not known
+    finally:
+        pool.shutdown()
 
 
-def _same(cause: Cause, worker: SeedWorker) -> bool:
-    first = cause.shortest
-    (again,) = outcomes(worker.run(first.test, [first.seed]))
-    return (again.ending, again.name, again.cause, again.digest) == (
-        first.ending,
-        first.name,
-        first.cause,
-        first.digest,
-    )
+def _key(outcome: Outcome) -> tuple[str, ...]:
+    return outcome.ending, outcome.name, outcome.cause, outcome.digest
 
 
 def _shrink(tally: Tally, bundle: JobBundle, out: Path, budget_s: float) -> None:

@@ -3,29 +3,26 @@
 Tests advance together, whatever their length: the next batch is always of the test that is furthest behind.
 Promise: every run counts once. A run that was under way when the campaign ended early does not count at all.
 
-Start at `run_campaign()`.
+Start at `run_stress()`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from itertools import count as count_from
+from typing import Any
 
-from raftlab.harness.outcome import Outcome
 from raftlab.tools.common.interrupts import first_done
-from raftlab.tools.stress.pool import Pool, SeedBatch
+from raftlab.tools.stress.batch import SeedBatch
 from raftlab.tools.stress.tally import Tally
-from raftlab.tools.workers.process import CannotStart
+from raftlab.tools.workers.pool import Pool, PoolLost
+from raftlab.tools.workers.process import CannotStart, Lost
 
 _BATCH_S = 0.25  # of work: long against the cost of a message, short for whoever watches
 _BATCH_RUNS_MAX = 100
-
-
-class PoolLost(Exception):
-    """Whoever made the runs is gone."""
 
 
 @dataclass(frozen=True)
@@ -78,9 +75,10 @@ class _Issued:
         return max(1, min(_BATCH_RUNS_MAX, int(_BATCH_S * count.runs / max(count.real_s, 1e-6))))
 
 
-def run_campaign(pool: Pool, plan: Plan, tally: Tally, watch: Callable[[], None]) -> None:
-    """Fill in the tally until the plan is fulfilled; `watch` is called a few times a second, and at the end.
+def run_stress(pool: Pool, setup: Mapping[str, Any], plan: Plan, tally: Tally, watch: Callable[[], None]) -> None:
+    """Fill in the tally until the plan is fulfilled, calling `watch` a few times a second and at the end.
 
+    `setup`: what the workers were started with.
     KeyboardInterrupt comes through, CannotStart and PoolLost too; the tally is right in any case.
     """
     tally.for_s = plan.for_s
@@ -88,7 +86,7 @@ def run_campaign(pool: Pool, plan: Plan, tally: Tally, watch: Callable[[], None]
     try:
         for wanted in plan.rounds():
             tally.wanted = wanted
-            if not _round(pool, plan, tally, issued, wanted, watch):
+            if not _round(pool, setup, plan, tally, issued, wanted, watch):
                 return
             if plan.grow and tally.found:
                 tally.ended = "after the round that found a failure"
@@ -99,19 +97,24 @@ def run_campaign(pool: Pool, plan: Plan, tally: Tally, watch: Callable[[], None]
 
 
 def _round(
-    pool: Pool, plan: Plan, tally: Tally, issued: _Issued, wanted: int | None, watch: Callable[[], None]
+    pool: Pool,
+    setup: Mapping[str, Any],
+    plan: Plan,
+    tally: Tally,
+    issued: _Issued,
+    wanted: int | None,
+    watch: Callable[[], None],
 ) -> bool:
     """True when all its runs have been made, False when the plan says that it is enough before."""
-    pending: dict[Future[list[Outcome]], SeedBatch] = {}
+    pending: dict[Future[list[bytes | Lost]], SeedBatch] = {}
     try:
         while True:
             while len(pending) < 2 * pool.slots and (batch := issued.next_batch(wanted)) is not None:
-                pending[pool.submit(batch)] = batch
+                pending[pool.ask(batch.requests, setup["run_limit_s"])] = batch
             if not pending:
                 return True
             for future in first_done(pending):
-                del pending[future]
-                tally.add(_result(future))
+                tally.add(pending.pop(future).outcomes(_answers(future), setup))
             watch()
             if plan.until_fail and tally.found:
                 tally.ended = "at the first failure (--until-fail)"
@@ -124,7 +127,7 @@ def _round(
             future.cancel()
 
 
-def _result(future: Future[list[Outcome]]) -> list[Outcome]:
+def _answers(future: Future[list[bytes | Lost]]) -> list[bytes | Lost]:
     try:
         return future.result()
     except (CannotStart, PoolLost):

@@ -1,15 +1,15 @@
 """What workers run, by content: the peer's files and the test files as they were when the command began.
 
-A student edits raft.py while the campaign runs; a worker may be on another machine. So the files are read once, and
+A student edits raft.py during the runs; a worker may be on another machine. So the files are read once, and
 every worker, also one that replaces another an hour later, gets these. They lie in a folder by the paths that
 the reader knows, and the worker works there, so that reports name `raft/raft.py:41` and not a place in /tmp.
 
-Start at `Kit.of()`.
+Start at `JobBundle.of()`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,20 +41,14 @@ class JobBundle:
         run_limit_s: float,
         memory_mb: int,
         given: Values | None = None,
-        in_place: bool = False,
     ) -> JobBundle:
         """Reads every file now. `raft` must exist, and `kv`, the service, if it is given. `given`: how the runs are
         made, as options.given() has it.
-
-        `in_place`: has no files, and workers read them where they lie. For seconds, in which nobody edits them; then
-        nothing is left anywhere, however it ends.
         """
         files: dict[str, bytes] = {}
         shown_as: dict[str, str] = {}
 
         def take(path: Path) -> str:
-            if in_place:
-                return str(path.resolve())
             shown = short_path(str(path.resolve()))
             inside = shown.lstrip("/")
             if inside != shown:  # outside the working directory
@@ -98,7 +92,7 @@ def _own_files(tests: Iterable[LabTest]) -> dict[str, str]:
     return {test.name: short_path(str(test.file)) for test in tests if test.file.resolve() not in lab_files}
 
 
-def write_files(files: dict[str, bytes], folder: Path) -> None:
+def write_files(files: Mapping[str, bytes], folder: Path) -> None:
     for name, content in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)

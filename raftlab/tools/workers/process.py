@@ -2,7 +2,7 @@
 
 Promise: every request gets exactly one answer, or a `Lost` that says how its process ended. A worker that dies, or
 takes longer than its limit, costs the request it was at; a new one goes on with the next. Only the standard library
-is used here, because this module is also sent by value to machines that have nothing of the lab (stress/dask.py).
+is used here, because this module is also sent by value to machines that have nothing of the lab (dask.py).
 
 Not promised: isolation from hostile code; that is the grader's task, which uses a sandbox around the
 process. Start at `WorkerProcess.ask()`.

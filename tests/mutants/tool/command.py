@@ -18,15 +18,15 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 from raftlab.harness.options import ISOLATED, JOBS, RACE, RUNS, SEED, Option, add_options, positive, seconds
-from raftlab.layout import ROOT
 from raftlab.tools.common.interrupts import defer_interrupts, first_done, result_of, sigterm_as_interrupt
 from raftlab.tools.selection import select
-from raftlab.tools.workers.process import CannotStart, Lost, WorkerProcess, python_worker
+from raftlab.tools.workers.pool import LocalPool
+from raftlab.tools.workers.process import CannotStart, Lost, WorkerProcess
 from tests.mutants.tool import fuzzing
 from tests.mutants.tool.measurement import MutantResult
 from tests.mutants.tool.mutants import BUILD, Mutant, load_mutants
@@ -45,6 +45,7 @@ RUNS_EACH = 10
 CONTROL_RUNS = 2
 # A peer may stop the whole process (a call that blocks in C); nothing that moves needs this long.
 _LOST_S = 900
+_WORKER = "tests.mutants.tool.worker"
 
 
 def _parent(*names: str, **how: Any) -> argparse.ArgumentParser:
@@ -240,50 +241,21 @@ def _chosen(entries: list[Mutant], ids: list[str]) -> list[Mutant]:
     return [known[id_] for id_ in ids] if ids else entries
 
 
-class _Judges:
-    """The processes under way, so that an interrupt can end them: these, and no others."""
-
-    def __init__(self, args: argparse.Namespace, judge: str = TESTS) -> None:
-        self._args = args
-        self._judge = judge
-        self._lock = Lock()
-        self._running: set[WorkerProcess] = set()
-        self._stopped = False
-
-    def judge(self, mutant: Mutant) -> MutantResult:
-        args = self._args
-        greeting = {"tests": args.tests}
-        worker = WorkerProcess(
-            lambda: python_worker("tests.mutants.tool.worker", greeting, folder=Path.cwd(), lab=ROOT)
-        )
-        runs = args.runs or (CONTROL_RUNS if mutant.correct else RUNS_EACH)
-        request = {"id": mutant.id, "runs": runs, "first_seed": args.seed, "budget_s": args.budget_seconds}
-        request |= {"isolated": args.isolated, "race": args.race, "judge": self._judge}
-        with self._lock:
-            if self._stopped:
-                worker.close()
-            self._running.add(worker)
-        try:
-            (answer,) = worker.ask([json.dumps(request).encode()], _LOST_S)
-        except CannotStart as error:
-            return MutantResult(mutant.id, "broken", line=_last_line(error.output) or str(error))
-        finally:
-            with self._lock:
-                self._running.discard(worker)
-            worker.fresh()
-        if isinstance(answer, Lost):
-            line = f"no result after {_LOST_S} s" if answer.late else _last_line(answer.output)
-            return MutantResult(mutant.id, "broken", line=line or f"its worker {answer.how}, with no result")
-        fields = json.loads(answer)
-        if fields["failed_of"] is not None:
-            fields["failed_of"] = tuple(fields["failed_of"])
-        return MutantResult(**fields)
-
-    def stop(self) -> None:
-        with self._lock:
-            self._stopped = True
-            for worker in self._running:
-                worker.close()
+def _judge(worker: WorkerProcess, mutant: Mutant, args: argparse.Namespace, judge: str) -> MutantResult:
+    runs = args.runs or (CONTROL_RUNS if mutant.correct else RUNS_EACH)
+    request = {"id": mutant.id, "runs": runs, "first_seed": args.seed, "budget_s": args.budget_seconds}
+    request |= {"isolated": args.isolated, "race": args.race, "judge": judge}
+    try:
+        (answer,) = worker.ask([json.dumps(request).encode()], _LOST_S)
+    except CannotStart as error:
+        return MutantResult(mutant.id, "broken", line=_last_line(error.output) or str(error))
+    if isinstance(answer, Lost):
+        line = f"no result after {_LOST_S} s" if answer.late else _last_line(answer.output)
+        return MutantResult(mutant.id, "broken", line=line or f"its worker {answer.how}, with no result")
+    fields = json.loads(answer)
+    if fields["failed_of"] is not None:
+        fields["failed_of"] = tuple(fields["failed_of"])
+    return MutantResult(**fields)
 
 
 def _last_line(text: str) -> str:
@@ -297,16 +269,14 @@ def _judge_all(
     on_result: Callable[[MutantResult], None] = lambda _: None,
 ) -> tuple[list[MutantResult], bool]:
     """The results in the mutants's order, and whether Ctrl-C ended it early."""
-    judges = _Judges(args, judge)
     results: dict[str, MutantResult] = {}
     interrupted = False
     # Controls are the longest; begun last, they would be waited for alone.
     order = sorted(entries, key=lambda mutant: not mutant.correct)
-    with _Progress(len(entries)) as progress, ThreadPoolExecutor(max(1, args.jobs)) as pool:
-        # From here on: the first worker may be there before all are asked for, and the pool waits for it.
+    pool = LocalPool(_WORKER, {"tests": args.tests}, max(1, args.jobs), folder=Path.cwd(), reuse=False)
+    with _Progress(len(entries)) as progress:
         try:
-            with defer_interrupts():
-                pending = {pool.submit(judges.judge, mutant) for mutant in order}
+            pending = {pool.submit(partial(_judge, mutant=mutant, args=args, judge=judge)) for mutant in order}
             while pending:
                 done = first_done(pending)
                 pending -= done
@@ -317,8 +287,8 @@ def _judge_all(
                     progress.add(result)
         except KeyboardInterrupt:
             interrupted = True
-            judges.stop()
-            pool.shutdown(wait=False, cancel_futures=True)
+        finally:
+            pool.shutdown()
     return [results[mutant.id] for mutant in entries if mutant.id in results], interrupted
 
 

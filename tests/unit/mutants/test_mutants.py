@@ -244,9 +244,8 @@ def test_table_has_a_row_for_each_mutant(tmp_path):
 
 
 def test_broken_worker_is_reported(monkeypatch):
-    started = command.python_worker
-    monkeypatch.setattr(command, "python_worker", lambda _, *rest, **where: started("raftlab.gone", *rest, **where))
-    args = argparse.Namespace(tests=["2a"], runs=1, seed=0, budget_seconds=None, isolated=False, race=False)
-    result = command._Judges(args).judge(load_mutants()[0])
+    monkeypatch.setattr(command, "_WORKER", "raftlab.gone")
+    args = argparse.Namespace(tests=["2a"], runs=1, seed=0, jobs=1, budget_seconds=None, isolated=False, race=False)
+    (result,), _ = command._judge_all(load_mutants()[:1], args)
     assert (result.verdict, result.bad) == ("broken", True)
     assert result.line.endswith("No module named raftlab.gone")

@@ -3,7 +3,7 @@
 Promise: artifacts never change a result, and a missing one has a reason. Each cause is minimized once. Finished
 artifacts are stored with digests of their files, so an interrupted grader resumes.
 
-Start at `ArtifactWorker.make()`.
+Start at `make_artifacts()`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from raftlab.tools.grade.runs.worker import RunRequest
 from raftlab.tools.grade.values.results import Artifacts, TestResult
 from raftlab.tools.grade.values.rubric import Failures
 from raftlab.tools.grade.values.store import Store, write_whole
-from raftlab.tools.workers.process import CannotStart, Closed, Lost, WorkerProcess, python_worker
+from raftlab.tools.workers.pool import LocalPool
+from raftlab.tools.workers.process import CannotStart, Closed, Lost, WorkerProcess
 
 _WORKER = "raftlab.tools.grade.artifacts.worker"
 # Shrinking a failure may take this many events, but at least this many runs.
@@ -76,58 +77,47 @@ def select_failures(results: Sequence[TestResult], failures: Failures) -> list[S
     return selected
 
 
-class ArtifactWorker:
-    """A process that makes artifacts. Used by one thread, except close()."""
+def artifact_pool(jobs: int) -> LocalPool:
+    """Worker processes for make_artifacts()."""
+    return LocalPool(_WORKER, None, jobs, folder=Path(__file__).parent)  # a folder without raft/raft.py
 
-    def __init__(self) -> None:
-        here = Path(__file__).parent  # a folder without raft/raft.py
-        self._worker = WorkerProcess(lambda: python_worker(_WORKER, None, folder=here, lab=ROOT))
 
-    def make(
-        self,
-        failure: SelectedFailure,
-        request: RunRequest,
-        run_key: str,
-        failures: Failures,
-        folder: Path,
-        store: Store[Artifacts],
-    ) -> Artifacts:
-        """Make the artifacts and write their files into `folder`. `request` makes the run, and `run_key` is a digest of
-        everything that affects it."""
-        run = failure.run
-        runs_max = max(_RUNS_MIN, _EVENTS // max(run.events, 1))
-        shrink_runs = min(failures.shrink_runs, runs_max) if failure.shrink else 0
-        message = msgspec.json.encode(
-            ArtifactRequest(request, run.digest, failure.page, shrink_runs, failures.shrink_s)
-        )
-        key = hashlib.blake2b(f"{run_key} {_artifact_code_digest()} ".encode() + message, digest_size=16).hexdigest()
-        known = store.get(key, run.test, run.seed)
-        if known is not None and all(_digest(folder / name) == digest for name, digest in known.files.items()):
-            return known
-        limit_s = failures.shrink_s + 4 * request.setup.limits.real_s + _GRACE_S
-        try:
-            (answer,) = self._worker.ask([message], limit_s)
-        except Closed:
-            raise RunWorkerError("it was closed") from None
-        except CannotStart:
-            return _without_artifacts(run, "the process that makes it does not start")
-        if isinstance(answer, Lost):
-            return _without_artifacts(run, f"the process that makes it {answer.how}")
-        made = msgspec.json.decode(answer, type=ArtifactAnswer)
-        artifacts = made.artifacts
-        for name, content in made.files.items():
-            write_whole(folder / name, content)
-            artifacts.files[name] = _digest(folder / name)
-            artifacts.bytes += len(content)
-        store.add(key, artifacts)
-        return artifacts
-
-    def close(self) -> None:
-        """From any thread. A pending make() raises RunWorkerError."""
-        self._worker.close()
-
-    def end(self) -> None:
-        self._worker.fresh()
+def make_artifacts(
+    worker: WorkerProcess,
+    failure: SelectedFailure,
+    request: RunRequest,
+    run_key: str,
+    failures: Failures,
+    folder: Path,
+    store: Store[Artifacts],
+) -> Artifacts:
+    """Make the artifacts and write their files into `folder`. `request` makes the run, and `run_key` is a digest of
+    everything that affects it."""
+    run = failure.run
+    runs_max = max(_RUNS_MIN, _EVENTS // max(run.events, 1))
+    shrink_runs = min(failures.shrink_runs, runs_max) if failure.shrink else 0
+    message = msgspec.json.encode(ArtifactRequest(request, run.digest, failure.page, shrink_runs, failures.shrink_s))
+    key = hashlib.blake2b(f"{run_key} {_artifact_code_digest()} ".encode() + message, digest_size=16).hexdigest()
+    known = store.get(key, run.test, run.seed)
+    if known is not None and all(_digest(folder / name) == digest for name, digest in known.files.items()):
+        return known
+    limit_s = failures.shrink_s + 4 * request.setup.limits.real_s + _GRACE_S
+    try:
+        (answer,) = worker.ask([message], limit_s)
+    except Closed:
+        raise RunWorkerError("it was closed") from None
+    except CannotStart:
+        return _without_artifacts(run, "the process that makes it does not start")
+    if isinstance(answer, Lost):
+        return _without_artifacts(run, f"the process that makes it {answer.how}")
+    made = msgspec.json.decode(answer, type=ArtifactAnswer)
+    artifacts = made.artifacts
+    for name, content in made.files.items():
+        write_whole(folder / name, content)
+        artifacts.files[name] = _digest(folder / name)
+        artifacts.bytes += len(content)
+    store.add(key, artifacts)
+    return artifacts
 
 
 def without_files(artifacts: Artifacts, folder: Path, why: str) -> Artifacts:

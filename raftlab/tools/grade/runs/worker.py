@@ -67,8 +67,8 @@ class RunRequest(msgspec.Struct):
 
 
 class RunAnswer(msgspec.Struct):
-    run: Outcome | None = None
-    trouble: str = ""  # why no run can be made here at all
+    outcome: Outcome | None = None
+    problem: str = ""  # why no run can be made here at all
 
 
 class Output:
@@ -105,7 +105,7 @@ def begin(greeting: bytes, _: int) -> Callable[[bytes], Iterator[bytes]]:
         try:
             yield encode(RunAnswer(judge.run(msgspec.json.decode(line, type=RunRequest))))
         except ForkServerLost as lost:
-            yield encode(RunAnswer(trouble=str(lost)))
+            yield encode(RunAnswer(problem=str(lost)))
 
     return answers_to
 
@@ -198,8 +198,12 @@ def shown_path(text: str, test: LabTest, request: RunRequest) -> str:
     return text.replace(str(test.file), request.shown_as).encode(errors="replace").decode()
 
 
-def broken_tester(request: RunRequest, report: str) -> Outcome:
-    return Outcome(test=request.test, seed=request.seed, ending=Ending.DIED, text=BROKE_THE_TESTER, report=report)
+def broken_tester(request: RunRequest, what: str) -> Outcome:
+    """Of a run that ended the process that makes it, or met a bug of the lab."""
+    lines = [f"{request.test}  seed {request.seed}", *(f"  {line}" for line in what.splitlines())]
+    return Outcome(
+        test=request.test, seed=request.seed, ending=Ending.DIED, text=BROKE_THE_TESTER, report="\n".join(lines)
+    )
 
 
 def _outcome(launcher: SandboxedLauncher, test: LabTest, request: RunRequest, run: Run) -> Outcome:

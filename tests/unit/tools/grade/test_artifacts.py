@@ -17,7 +17,7 @@ import pytest
 from raftlab.harness.outcome import Ending, Outcome
 from raftlab.tools.cli import main as lab
 from raftlab.tools.grade.artifacts import worker
-from raftlab.tools.grade.artifacts.artifact_worker import ArtifactWorker, select_failures
+from raftlab.tools.grade.artifacts.artifact_worker import artifact_pool, make_artifacts, select_failures
 from raftlab.tools.grade.artifacts.worker import ALL_NEEDED, NOT_THE_SAME, TOO_LONG, ArtifactRequest
 from raftlab.tools.grade.pages.submission import submission_page
 from raftlab.tools.grade.runs.worker import RunRequest, RunSetup
@@ -198,13 +198,15 @@ def test_lost_worker_costs_only_the_artifacts(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(
         "raftlab.tools.grade.artifacts.artifact_worker._WORKER", "os.path"
     )  # a module that serves nobody
-    desk, store = ArtifactWorker(), Store(tmp_path / "eve.jsonl", Artifacts)
+    pool, store = artifact_pool(1), Store(tmp_path / "eve.jsonl", Artifacts)
     run = failing(TEST, 7)
     request = RunRequest(RunSetup({}, "raft/raft.py", Limits()), "", "", TEST, 7, "")
     (choice,) = select_failures([TestResult(graded(TEST, seeds=(7,)), (run,))], Failures())
-    shown = desk.make(choice, request, "code", Failures(), tmp_path, store)
+    shown = pool.submit(
+        lambda worker: make_artifacts(worker, choice, request, "code", Failures(), tmp_path, store)
+    ).result()
     assert shown.no_page == shown.not_shrunk == "the process that makes it does not start"
-    desk.end()
+    pool.shutdown()
     store.close()
 
 

@@ -28,6 +28,7 @@ from raftlab.tools.grade.submission_loader import WantedFiles, load_submissions
 from raftlab.tools.grade.values.results import Result, without_replay
 from raftlab.tools.grade.values.rubric import Failures, Limits, Rubric
 from raftlab.tools.selection import load_tests
+from raftlab.tools.workers import pool
 from raftlab.tools.workers.process import Launch, python_worker
 from unit.soak import SOAK
 from unit.tools.grade import hostile
@@ -359,15 +360,15 @@ def test_worker_killed_at_start_is_restarted(monkeypatch: pytest.MonkeyPatch) ->
         started.append(launch)
         return launch
 
-    monkeypatch.setattr(run_worker, "python_worker", killed_at_first)
+    monkeypatch.setattr(pool, "python_worker", killed_at_first)
     setup = RunSetup({"raft/raft.py": REFERENCE.encode()}, "raft/raft.py", Limits())
-    worker = run_worker.RunWorker()
+    workers = run_worker.run_pool(1)
     request = RunRequest(
         setup, str(Path("tests/test_2a.py").resolve()), "tests/test_2a.py", "test_initial_election_2a", 1, ""
     )
-    assert worker.run(request).passed
+    assert workers.submit(lambda worker: run_worker.make_run(worker, request)).result().passed
     assert len(started) == 2
-    worker.end()
+    workers.shutdown()
 
 
 # ---- without a sandbox --------------------------------------------------------------------------------------

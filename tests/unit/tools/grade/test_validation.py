@@ -49,7 +49,7 @@ BROKEN = {
     "1 / 0": ["ZeroDivisionError: division by zero", "hidden.py:6 in test_broken_2a", "1 / 0"],
     "make_config(servers=3).fail('nobody can pass this')": ["nobody can pass this"],
     "pytest.skip('later')": ["The solution skips this test, but must pass it"],
-    "os._exit(3)": ["The worker process ended itself with exit status 3 during the run."],
+    "os._exit(3)": ["The process that makes the runs ended itself with exit status 3, 5 times."],
     "spend(1.2)": ["s of processor time; the limit is 1 s. Shorten the test, or raise limits.cpu_s"],
 }
 
@@ -81,9 +81,19 @@ def test_replay_line_names_only_hidden_files(course: Course) -> None:
     (course.folder / "raft.py").write_text(REFERENCE.replace("def get_state(self)", "def get_state(self, _)"))
     _, said = course.grade("--solution", str(course.folder / "raft.py"))
     first = min(seeds("a word", "test_broken_2a", 2))
-    assert f"  lab replay test_broken_2a --seed {first} --file {course.hidden} --raft {course.folder}/raft.py\n" in said
+    assert (
+        f"  lab replay test_broken_2a --seed {first} --file {course.hidden} --raft {course.folder}/raft.py --isolated\n"
+        in said
+    )
     first = min(seeds("a word", "test_initial_election_2a", 2))
-    assert f"  make replay TEST=test_initial_election_2a SEED={first} RAFT={course.folder}/raft.py\n" in said
+    assert f"  make replay TEST=test_initial_election_2a SEED={first} RAFT={course.folder}/raft.py ISOLATED=1\n" in said
+
+
+def test_the_solution_runs_sandboxed_as_submissions_do(course: Course) -> None:
+    loader = "assert not any(name.endswith('harness.in_process') for name in sys.modules)"
+    course.hidden.write_text(f"import sys\ndef test_sandboxed_2a(make_config):\n    {loader}\n")
+    status, said = course.grade()
+    assert status == 0, said
 
 
 def test_hidden_scenarios_are_graded(course: Course) -> None:

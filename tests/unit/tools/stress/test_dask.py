@@ -9,20 +9,21 @@ import pytest
 
 from raftlab import tools
 from raftlab.tools import selection
-from raftlab.tools.stress.seed_worker import SeedWorker
-from raftlab.tools.stress.stress_run import Plan, PoolLost, run_campaign
+from raftlab.tools.stress.stress_run import Plan, run_stress
 from raftlab.tools.stress.tally import Tally
 from raftlab.tools.workers.job_bundle import JobBundle
-from raftlab.tools.workers.process import CannotStart
+from raftlab.tools.workers.pool import PoolLost
+from raftlab.tools.workers.process import CannotStart, WorkerProcess, python_worker
 from unit.tools.peers import ROOT, lab, make_peer
 
+WORKER = "raftlab.tools.stress.worker"
 PATIENCE_S = 60.0  # with a busy machine
 # The lab itself must have come by content, and not from where the worker's Python would find it.
 HIDDEN = """
 import raftlab
 
 def test_hidden(make_config):
-    assert "lab-stress-" in raftlab.__file__, raftlab.__file__
+    assert "lab-workers-" in raftlab.__file__, raftlab.__file__
     cfg = make_config(servers=3)
     cfg.check_one_leader()
 """
@@ -81,7 +82,7 @@ def wait_for_workers(address):
 # Its own event loop and sockets are not ours to tidy.
 @pytest.mark.filterwarnings("default")
 def test_a_cluster_that_loses_a_worker_in_the_middle_loses_no_run_and_counts_none_twice(cluster, tmp_path):
-    from raftlab.tools.stress.dask import DaskPool
+    from raftlab.tools.workers.dask import DaskPool
 
     address, workers = cluster
     assert address.startswith("tcp://127.0.0.1:")
@@ -108,10 +109,10 @@ def test_a_cluster_that_loses_a_worker_in_the_middle_loses_no_run_and_counts_non
             workers[0].kill()
 
     tally = Counting(["test_hidden"], 0)
-    pool = DaskPool(bundle, address)
+    pool = DaskPool(WORKER, bundle.setup, address, files=bundle.files)
     try:
         assert pool.slots == 2
-        run_campaign(pool, Plan(200), tally, watch)
+        run_stress(pool, bundle.setup, Plan(200), tally, watch)
     finally:
         pool.shutdown()
     assert killed_at and killed_at[0] < 150, "the worker was killed too late to matter"
@@ -127,7 +128,7 @@ def test_a_cluster_that_loses_a_worker_in_the_middle_loses_no_run_and_counts_non
     (tmp_path / "raft.py").write_text("class Raft:\n    def start(self:\n")
     broken = JobBundle.of(tmp_path / "raft.py", selection.select(["2a"]), run_limit_s=20, memory_mb=0)
     with pytest.raises(CannotStart, match=r"raft\.py:2: SyntaxError"):
-        DaskPool(broken, address)
+        DaskPool(WORKER, broken.setup, address, files=broken.files)
 
 
 WITHOUT_THE_LAB = """
@@ -138,7 +139,7 @@ with open(sys.argv[1], "rb") as file:
     make_worker = cloudpickle.load(file)
 worker = make_worker()
 try:
-    print(worker.run("test_initial_election_2a", [7])[0].decode())
+    print(worker.ask([b'{"test": "test_initial_election_2a", "seed": 7}'], 60)[0].decode())
 finally:
     worker.fresh()
 """
@@ -153,7 +154,9 @@ def test_what_looks_after_workers_needs_nothing_of_the_lab_where_it_is_sent(tmp_
     setup, root = bundle.setup, ROOT
     cloudpickle.register_pickle_by_value(tools)
     try:
-        (tmp_path / "sent").write_bytes(cloudpickle.dumps(lambda: SeedWorker(setup, tmp_path, root)))
+        (tmp_path / "sent").write_bytes(
+            cloudpickle.dumps(lambda: WorkerProcess(lambda: python_worker(WORKER, setup, folder=tmp_path, lab=root)))
+        )
     finally:
         cloudpickle.unregister_pickle_by_value(tools)
     command = [sys.executable, "-P", "-c", WITHOUT_THE_LAB, str(tmp_path / "sent")]
@@ -165,9 +168,9 @@ def test_what_looks_after_workers_needs_nothing_of_the_lab_where_it_is_sent(tmp_
 @pytest.mark.filterwarnings("default")
 def test_an_address_where_nobody_answers_is_named(monkeypatch):
     pytest.importorskip("distributed")
-    from raftlab.tools.stress import dask
+    from raftlab.tools.workers import dask
 
     monkeypatch.setattr(dask, "_CONNECT_S", 1)
     bundle = JobBundle.of(ROOT / "raft" / "raft.py", selection.select(["2a"]), run_limit_s=20, memory_mb=0)
     with pytest.raises(PoolLost, match=r"--dask tcp://127\.0\.0\.1:9: no scheduler answers there"):
-        dask.DaskPool(bundle, "tcp://127.0.0.1:9")
+        dask.DaskPool(WORKER, bundle.setup, "tcp://127.0.0.1:9", files=bundle.files)

@@ -1,11 +1,13 @@
 """The parts of `lab stress` that need no worker: order of runs, grouping, progress, summaries."""
 
 import io
+import json
 import re
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -14,11 +16,13 @@ from raftlab.harness.options import DEFAULT, DEFAULT_KV
 from raftlab.harness.outcome import Ending, Outcome
 from raftlab.tools.selection import select
 from raftlab.tools.stress import progress
-from raftlab.tools.stress.stress_run import Plan, PoolLost, run_campaign
+from raftlab.tools.stress.stress_run import Plan, run_stress
 from raftlab.tools.stress.summary import as_text, rate, wrapped
 from raftlab.tools.stress.tally import Tally
 from raftlab.tools.workers.job_bundle import JobBundle
+from raftlab.tools.workers.pool import PoolLost
 
+SETUP = {"run_limit_s": 60.0}
 PASSED, EXCEPTION = Ending.PASSED, Ending.EXCEPTION
 
 
@@ -35,16 +39,15 @@ class FakePool:
         self.made = []
         self.fails = fails
 
-    def submit(self, batch):
+    def ask(self, requests, limit_s):
         future = Future()
-        done = []
-        for seed in batch.seeds:
-            self.made.append((batch.test, seed))
-            failed = self.fails(batch.test, seed)
-            done.append(
-                ran(batch.test, seed, EXCEPTION if failed else PASSED, virtual_s=1.0, real_s=0.01, text="x" * failed)
-            )
-        future.set_result(done)
+        answers = []
+        for test, seed in (json.loads(request).values() for request in requests):
+            self.made.append((test, seed))
+            failed = self.fails(test, seed)
+            done = ran(test, seed, EXCEPTION if failed else PASSED, virtual_s=1.0, real_s=0.01, text="x" * failed)
+            answers.append(msgspec.json.encode(done))
+        future.set_result(answers)
         return future
 
     def shutdown(self):
@@ -56,7 +59,7 @@ class FakePool:
 
 def test_every_seed_of_every_test_is_run_once_and_tests_advance_together():
     pool, tally = FakePool(), Tally(["a", "b", "c"], 100)
-    run_campaign(pool, Plan(57), tally, lambda: None)
+    run_stress(pool, SETUP, Plan(57), tally, lambda: None)
     assert sorted(pool.made) == [(test, seed) for test in "abc" for seed in range(100, 157)]
     half = pool.made[: len(pool.made) // 2]
     assert all(sum(1 for test, _ in half if test == name) > 15 for name in "abc")
@@ -65,7 +68,7 @@ def test_every_seed_of_every_test_is_run_once_and_tests_advance_together():
 
 def test_grow_makes_rounds_of_10_100_1000_and_ends_after_a_round_that_failed():
     pool, tally = FakePool(lambda test, seed: seed == 60), Tally(["a", "b"], 0)
-    run_campaign(pool, Plan(None, grow=True), tally, lambda: None)
+    run_stress(pool, SETUP, Plan(None, grow=True), tally, lambda: None)
     assert sorted(pool.made) == [(test, seed) for test in "ab" for seed in range(100)]
     assert {test for test, _ in pool.made[:20]} == {"a", "b"}
     assert max(seed for _, seed in pool.made[:20]) == 9
@@ -80,26 +83,26 @@ def test_grow_ends_at_runs():
 
 def test_until_fail_and_for_end_a_campaign_without_limit():
     pool, tally = FakePool(lambda test, seed: seed == 500), Tally(["a"], 0)
-    run_campaign(pool, Plan(None, until_fail=True), tally, lambda: None)
+    run_stress(pool, SETUP, Plan(None, until_fail=True), tally, lambda: None)
     assert 501 <= len(pool.made) <= 501 + 5 * 100
     tally = Tally(["a"], 0)
-    run_campaign(FakePool(), Plan(None, for_s=0.1), tally, lambda: None)
+    run_stress(FakePool(), SETUP, Plan(None, for_s=0.1), tally, lambda: None)
     assert 0.1 <= tally.elapsed_s < 5
     assert tally.ended == "when its time was up (--for)"
 
 
 def test_a_pool_that_is_lost_ends_it_and_keeps_what_was_counted():
     class Dying(FakePool):
-        def submit(self, batch):
+        def ask(self, requests, limit_s):
             if len(self.made) > 50:
                 future = Future()
                 future.set_exception(OSError("no route to host"))
                 return future
-            return super().submit(batch)
+            return super().ask(requests, limit_s)
 
     tally = Tally(["a"], 0)
     with pytest.raises(PoolLost, match="OSError: no route to host"):
-        run_campaign(Dying(), Plan(1000), tally, lambda: None)
+        run_stress(Dying(), SETUP, Plan(1000), tally, lambda: None)
     assert 0 < tally.total.runs < 1000
 
 
