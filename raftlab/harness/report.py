@@ -40,7 +40,7 @@ def describe(
 
 def explained(error: BaseException, causes: Sequence[str]) -> list[str]:
     """What was broken or missing, the evidence, and the likely causes, a line each."""
-    lines = told(error)
+    lines = message_lines(error)
     if isinstance(error, Failure):
         count = 1 if error.rule is None else 2
         lines[:count] = [part for line in lines[:count] for part in textwrap.wrap(line, _WIDTH)]
@@ -51,10 +51,10 @@ def explained(error: BaseException, causes: Sequence[str]) -> list[str]:
 
 def headline(error: BaseException) -> str:
     """What was broken or missing, in one line."""
-    return error.text.partition("\n")[0] if isinstance(error, Failure) else told(error)[0]
+    return error.text.partition("\n")[0] if isinstance(error, Failure) else message_lines(error)[0]
 
 
-def told(error: BaseException) -> list[str]:
+def message_lines(error: BaseException) -> list[str]:
     """What was broken or missing, and the evidence, a line each."""
     if isinstance(error, PeerProcessFailed):
         return error.lines

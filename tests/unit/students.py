@@ -108,7 +108,7 @@ def agree(make_config):
     cfg.one("x", 3, retry=True)
 
 
-def told(path, test=elect, *, realtime=False, **limits):
+def report_of(path, test=elect, *, realtime=False, **limits):
     """The report of a run that must fail, without its first line (test and seed) and the replay line."""
     simulation = Simulation(7, **limits) if limits else None
     run = run_test(test, load_peer(path), 7, simulation=simulation, realtime=realtime)

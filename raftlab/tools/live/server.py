@@ -274,7 +274,7 @@ def _act(session: Session, asked: _Request) -> _Answer:
     return _state(session, branch, known=known)
 
 
-def _look(session: Session, asked: _Request) -> _Answer:
+def _show(session: Session, asked: _Request) -> _Answer:
     return _state(session, session.branch(asked.branch or session.tree()[0]["id"]))
 
 
@@ -318,7 +318,7 @@ def _delete(session: Session, asked: _Request) -> _Answer:
 
 _POSTS: dict[str, Callable[[Session, _Request], _Answer]] = {
     "act": _act,
-    "look": _look,
+    "look": _show,
     "retry": _retry,
     "new": _new,
     "beside": _beside,

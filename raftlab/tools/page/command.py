@@ -58,7 +58,7 @@ def run_summary(run: Run, test: str, replay: str) -> dict[str, Any]:
     error = run.error
     if error is None:
         return summary
-    lines = [encodable(line) for line in report.told(error)]
+    lines = [encodable(line) for line in report.message_lines(error)]
     summary |= {"failed": True, "headline": lines[0], "evidence": lines[1:]}
     summary["causes"] = [encodable(cause) for cause in run.causes]
     if isinstance(error, Failure):

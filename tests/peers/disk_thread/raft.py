@@ -299,7 +299,7 @@ class Raft:
 
     # ---- Terms and the timer. Callers hold the lock ----------------------------------------------------
 
-    def _see(self, term: int) -> None:
+    def _observe_term(self, term: int) -> None:
         """§5.1: a higher term makes a follower."""
         if term <= self.current_term:
             return
@@ -360,7 +360,7 @@ class Raft:
         with self.mu:
             if self.dead.is_set():
                 return
-            self._see(reply.term)
+            self._observe_term(reply.term)
             if round_ != self.timer_number or self.current_term + 1 != args.term or self.role == LEADER:
                 return
             self.pre_votes[i] = reply.granted
@@ -412,7 +412,7 @@ class Raft:
         with self.mu:
             if self.dead.is_set():
                 return
-            self._see(reply.term)
+            self._observe_term(reply.term)
             if self.role != CANDIDATE or self.current_term != args.term:
                 return
             self.votes[i] = self.votes.get(i, False) or reply.vote_granted
@@ -421,7 +421,7 @@ class Raft:
 
     def request_vote(self, args: RequestVoteArgs) -> RequestVoteReply:
         with self.mu:
-            self._see(args.term)
+            self._observe_term(args.term)
             granted = (
                 args.term == self.current_term
                 and self.voted_for in (None, args.candidate_id)
@@ -488,11 +488,11 @@ class Raft:
         if reply is not None:
             with self.mu:
                 if not self.dead.is_set():
-                    self._see(reply.term)
+                    self._observe_term(reply.term)
 
     def timeout_now(self, args: TimeoutNowArgs) -> TimeoutNowReply:
         with self.mu:
-            self._see(args.term)
+            self._observe_term(args.term)
             accepted = (
                 args.term == self.current_term
                 and self.role == FOLLOWER
@@ -582,7 +582,7 @@ class Raft:
             if self.dead.is_set():
                 return
             if reply is not None:
-                self._see(reply.term)
+                self._observe_term(reply.term)
             if self.role != LEADER or self.current_term != args.term:
                 return
             if reply is None:
@@ -627,7 +627,7 @@ class Raft:
 
     def append_entries(self, args: AppendEntriesArgs) -> AppendEntriesReply:
         with self.mu:
-            self._see(args.term)
+            self._observe_term(args.term)
             if args.term < self.current_term:
                 self._wait_saved(0)
                 return AppendEntriesReply(self.current_term, False)
@@ -684,7 +684,7 @@ class Raft:
 
     def install_snapshot(self, args: InstallSnapshotArgs) -> InstallSnapshotReply:
         with self.mu:
-            self._see(args.term)
+            self._observe_term(args.term)
             if args.term < self.current_term:
                 self._wait_saved(0)
                 return InstallSnapshotReply(self.current_term)

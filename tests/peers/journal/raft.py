@@ -295,7 +295,7 @@ class Raft:
         if old.role == "leader" and role != "leader":
             self._rest()
 
-    def _see(self, term: int) -> None:
+    def _observe_term(self, term: int) -> None:
         if term > self.ballot.term:
             self._become(term, -1, "follower")
 
@@ -431,7 +431,7 @@ class Raft:
         with self.mu:
             if self.dead.is_set():
                 return
-            self._see(reply.term)
+            self._observe_term(reply.term)
             if line.serial == serial:
                 line.busy_until = 0.0
             b = self.ballot
@@ -466,7 +466,7 @@ class Raft:
 
     def request_vote(self, args: RequestVoteArgs) -> RequestVoteReply:
         with self.mu:
-            self._see(args.term)
+            self._observe_term(args.term)
             b, log = self.ballot, self.ledger
             granted = (
                 args.term == b.term
@@ -518,7 +518,7 @@ class Raft:
         """A leader of `term` speaks. Is it ours?"""
         if term < self.ballot.term:
             return False
-        self._see(term)
+        self._observe_term(term)
         if self.ballot.role == "candidate":
             self._become(term, self.ballot.voted_for, "follower")
         self.lost = 0

@@ -188,14 +188,14 @@ class Node:
                     self._send("beat", to, commit=min(pr.match, self.commit))
         elif self.elapsed >= self.timeout:
             self._campaign()
-        return self._taken()
+        return self._received()
 
     # ---- messages ----
 
     def _send(self, kind: str, to: int, **fields: Any) -> None:
         self.out.append(Msg(kind, to, self.me, self.term, **fields))
 
-    def _taken(self) -> list[Msg]:
+    def _received(self) -> list[Msg]:
         out, self.out = self.out, []
         return out
 
@@ -213,12 +213,12 @@ class Node:
             for to in self.progress:
                 while self._append_to(to, empty=False):
                     pass
-        return self._taken()
+        return self._received()
 
     def step(self, m: Msg) -> list[Msg]:
         if m.kind in ("unreachable", "snap_failed", "snap_sent"):
             self._report(m)
-            return self._taken()
+            return self._received()
         if m.term > self.term:
             self._become_follower(m.term, m.frm if m.kind in ("app", "beat", "snap") else NOBODY)
         if m.term < self.term:
@@ -226,7 +226,7 @@ class Node:
                 self._send("vote_resp", m.frm, reject=True)
             elif m.kind in ("app", "beat", "snap"):
                 self._send("stale", m.frm)
-            return self._taken()
+            return self._received()
         if m.kind == "vote":
             self._on_vote(m)
         elif m.kind == "vote_resp":
@@ -239,7 +239,7 @@ class Node:
             getattr(self, "_on_" + m.kind)(m)
         elif self.role == LEADER and m.kind in ("app_resp", "beat_resp"):
             getattr(self, "_on_" + m.kind)(m, self.progress[m.frm])
-        return self._taken()
+        return self._received()
 
     def _on_vote(self, m: Msg) -> None:
         can = self.vote == m.frm or (self.vote == NOBODY and self.lead == NOBODY)

@@ -321,7 +321,7 @@ def _follow(state: State, term: int) -> Result:
     return state, effects
 
 
-def _see(term: int) -> Callable[[State], Result]:
+def _observe_term(term: int) -> Callable[[State], Result]:
     """§5.1: adopt a higher term."""
     return lambda state: _follow(state, term) if term > state.term else (state, ())
 
@@ -557,11 +557,11 @@ def _dispatch(state: State, event: Event, now: float) -> Result:
             return state, ()
 
         case Asked(RequestVoteArgs() as args):
-            return _run(state, _see(args.term), _on_request_vote(args))
+            return _run(state, _observe_term(args.term), _on_request_vote(args))
         case Asked(AppendEntriesArgs() as args):
-            return _run(state, _see(args.term), _on_append_entries(args))
+            return _run(state, _observe_term(args.term), _on_append_entries(args))
         case Asked(InstallSnapshotArgs() as args):
-            return _run(state, _see(args.term), _on_install_snapshot(args))
+            return _run(state, _observe_term(args.term), _on_install_snapshot(args))
 
         case Answered(reply=reply) if reply.term > state.term:
             return _follow(state, reply.term)

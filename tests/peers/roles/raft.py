@@ -178,7 +178,7 @@ class Candidate(Timed):
         if reply is None:
             return
         with self.raft.mu:
-            self.raft.see(reply.term)
+            self.raft.observe_term(reply.term)
             if self.raft.role is self and reply.vote_granted:
                 self._count(peer)
 
@@ -264,7 +264,7 @@ class Replicator:
         if reply is None:
             return
         with raft.mu:
-            raft.see(reply.term)
+            raft.observe_term(reply.term)
             if raft.role is not self.leader:
                 return
             if isinstance(args, InstallSnapshotArgs):
@@ -328,7 +328,7 @@ class Raft:
         role.enter()
         self.changed.notify_all()
 
-    def see(self, term: int) -> None:
+    def observe_term(self, term: int) -> None:
         """§5.1. A new term by itself puts no election off."""
         if term > self.term:
             self.term = term
@@ -339,7 +339,7 @@ class Raft:
 
     def follow(self, term: int) -> Follower | None:
         """A leader of that term speaks: follow it, if it is not of the past."""
-        self.see(term)
+        self.observe_term(term)
         if term < self.term or self.dead.is_set():
             return None
         if not isinstance(self.role, Follower):
@@ -437,7 +437,7 @@ class Raft:
 
     def request_vote(self, args: RequestVoteArgs) -> RequestVoteReply:
         with self.mu:
-            self.see(args.term)
+            self.observe_term(args.term)
             granted = args.term == self.term and self.role.grants(args)
             reply = RequestVoteReply(self.term, granted)
             self.until_saved(self.version)

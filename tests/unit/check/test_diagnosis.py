@@ -1104,26 +1104,26 @@ ASLEEP = """\
 def test_timer_that_waits_for_a_lock_is_not_a_cause(tmp_path):
     run = failed_run(tmp_path, DEFECTS["no election timer"])
 
-    def told(kind):
+    def diagnosed(kind):
         wait = Wait("Thread-1 (_ticker)", "0", kind, 3_000_000_000, "")
         error = Failure("no leader", snapshot=ClusterSnapshot(threads=(wait,)))
         return [found.name for found in examine(run.simulation.trace, error, end_ns=run.simulation.now_ns)]
 
-    assert told(WaitKind.EVENT) == ["no_candidates"]
-    assert told(WaitKind.LOCK) == []
+    assert diagnosed(WaitKind.EVENT) == ["no_candidates"]
+    assert diagnosed(WaitKind.LOCK) == []
 
 
 def test_long_wait_of_the_leader_rules_out_an_exception(tmp_path):
     run = failed_run(tmp_path, DEFECTS["an exception swallowed where heartbeats are sent"])
 
-    def told(left_ns):
+    def diagnosed(left_ns):
         threads = tuple(Wait("Thread-1 (_ticker)", peer, WaitKind.SLEEP, 0, "", left_ns=left_ns) for peer in "012")
         error = Failure("no leader", snapshot=ClusterSnapshot(threads=threads))
         (text,) = diagnose(run.simulation.trace, error, end_ns=run.simulation.now_ns)
         return "swallowed" in text.replace("\n", " "), "too slow" in text.replace("\n", " ")
 
-    assert told(left_ns=100_000_000) == (True, False)
-    assert told(left_ns=2_000_000_000) == (False, True)
+    assert diagnosed(left_ns=100_000_000) == (True, False)
+    assert diagnosed(left_ns=2_000_000_000) == (False, True)
 
 
 def test_get_state_is_right_before_the_election(tmp_path):
@@ -1139,14 +1139,14 @@ def test_get_state_is_right_before_the_election(tmp_path):
     ]
     first = spoken[0]
 
-    def told(asked_ns, is_leader):
+    def diagnosed(asked_ns, is_leader):
         states = {first.node: ReportedState(first.detail.decode_args().term, is_leader, asked_ns)}
         error = Failure("no leader", snapshot=ClusterSnapshot(states=states))
         return [found.name for found in examine(run.simulation.trace, error, end_ns=run.simulation.now_ns)]
 
-    assert told(spoken[-1].at_ns, False) == ["leader_reports_false"]
-    assert told(spoken[-1].at_ns, True) == []
-    assert told(first.at_ns - 1, False) == []
+    assert diagnosed(spoken[-1].at_ns, False) == ["leader_reports_false"]
+    assert diagnosed(spoken[-1].at_ns, True) == []
+    assert diagnosed(first.at_ns - 1, False) == []
 
 
 def test_a_leader_may_call_itself_if_it_goes_on_leading(tmp_path):
@@ -1184,40 +1184,40 @@ def test_two_threads_that_put_on_apply_ch_are_named(tmp_path):
         ),
     )
 
-    def told(seed, *edits):
+    def diagnosed(seed, *edits):
         run = run_test(lab("test_concurrent_starts_2b"), load_peer(edited_reference(tmp_path, *edits)), seed)
         assert run.error.rule == "apply-order"
         return run.error
 
-    error = told(0, *edits)
+    error = diagnosed(0, *edits)
     # Mostly the other one still has the message that is missing.
     assert re.search(
         r"(Thread-\d) \(_applier\) put index 2 on apply_ch, (?!\1)Thread-\d \(_applier\) has yet", error.text
     )
-    alone = told(0, ("self.last_applied += 1\n            entry", "self.last_applied = 1\n            entry"))
+    alone = diagnosed(0, ("self.last_applied += 1\n            entry", "self.last_applied = 1\n            entry"))
     assert "put index" not in alone.text
 
 
 def test_a_message_that_was_given_up_is_named(tmp_path):
     """apply_ch is full while the service makes a snapshot."""
 
-    def told(edit):
+    def diagnosed(edit):
         path = edited_reference(tmp_path, ("except queue.Full:\n                    continue", edit))
         return run_test(lab("test_snapshot_overtaken_2d"), load_peer(path), 1).error
 
-    error = told("except queue.Full:\n                    break")
+    error = diagnosed("except queue.Full:\n                    break")
     assert error.rule == "apply-order"
     assert re.search(
         r"Thread-\d+ \(_applier\) tried to put \d+ on apply_ch, which was full, and gave up at", error.text
     )
-    assert told("except queue.Full:\n                    continue") is None
+    assert diagnosed("except queue.Full:\n                    continue") is None
 
 
 def test_unnecessary_sends_are_reported_only_for_costs(tmp_path):
     """Right peers send some things twice. That is no cause of anything else."""
     every_start_sends = DEFECTS["every start() sends all again"]
 
-    def told(costs):
+    def diagnosed(costs):
         @collect
         def test(make_config):
             cfg = make_config(servers=3)
@@ -1229,7 +1229,7 @@ def test_unnecessary_sends_are_reported_only_for_costs(tmp_path):
 
         return names(run_test(test, every_start_sends.peer_class(tmp_path), 1))
 
-    assert (told(costs=True), told(costs=False)) == (["sent_before_the_answer"], [])
+    assert (diagnosed(costs=True), diagnosed(costs=False)) == (["sent_before_the_answer"], [])
 
 
 def names(run):
@@ -1239,7 +1239,7 @@ def names(run):
 def test_disregarded_candidate_does_not_inform_of_its_term():
     """§6: a leader that answers in its own term keeps leading. It used to be reported."""
 
-    def told(reply_term):
+    def diagnosed(reply_term):
         builder = TraceBuilder()
         for node in "012":
             builder.emit("boot", node)
@@ -1252,12 +1252,12 @@ def test_disregarded_candidate_does_not_inform_of_its_term():
         builder.append("0", "1", 1)
         return [found.name for found in examine(builder.trace, Failure("broken", rule="higher-term-wins"))]
 
-    assert told(reply_term=2) == ["no_step_down"]
-    assert told(reply_term=1) == []
+    assert diagnosed(reply_term=2) == ["no_step_down"]
+    assert diagnosed(reply_term=1) == []
 
 
 def test_entries_that_others_applied_were_sent():
-    def told(applied):
+    def diagnosed(applied):
         builder = TraceBuilder()
         for node in "012":
             builder.emit("boot", node)
@@ -1271,7 +1271,10 @@ def test_entries_that_others_applied_were_sent():
             builder.append("0", "1", 1)
         return [found.name for found in examine(builder.trace, Failure("no agreement", awaited=1))]
 
-    assert ("start_never_sent" in told(applied=False), "start_never_sent" in told(applied=True)) == (True, False)
+    assert ("start_never_sent" in diagnosed(applied=False), "start_never_sent" in diagnosed(applied=True)) == (
+        True,
+        False,
+    )
 
 
 def run_summary(builder, rule, peer):
@@ -1279,7 +1282,7 @@ def run_summary(builder, rule, peer):
 
 
 def test_vote_for_peer_0_needs_a_remembered_vote():
-    def told(refuses, first="0"):
+    def diagnosed(refuses, first="0"):
         builder = TraceBuilder(servers=4)
         builder.save("0", "1", "2")
         if refuses:
@@ -1290,17 +1293,17 @@ def test_vote_for_peer_0_needs_a_remembered_vote():
         causes = diagnose(builder.trace, Failure("broken", rule="one-vote", peer="3"))
         return [cause.replace("\n", " ") for cause in causes]
 
-    (sure,), (unsure,) = told(refuses=True), told(refuses=False)
+    (sure,), (unsure,) = diagnosed(refuses=True), diagnosed(refuses=False)
     assert (
         "Votes for other peers are remembered: peer 3 had voted for peer 1 in term 1" in sure
         and "not checked" not in sure
     )
     assert "Votes for other peers" not in unsure and "voted_for is not checked" in unsure
-    assert told(refuses=True, first="1") == []
+    assert diagnosed(refuses=True, first="1") == []
 
 
 def test_denial_long_before_leadership_is_not_a_cause():
-    def told(later_ms):
+    def diagnosed(later_ms):
         builder = TraceBuilder()
         builder.save("0")
         builder.vote("0", "1", 1, granted=False)
@@ -1308,13 +1311,13 @@ def test_denial_long_before_leadership_is_not_a_cause():
         builder.append("0", "1", 1)
         return run_summary(builder, "earned-leadership", "0")
 
-    assert (told(0), told(100)) == (["denials_counted_as_votes"], [])
+    assert (diagnosed(0), diagnosed(100)) == (["denials_counted_as_votes"], [])
 
 
 def test_earlier_votes_need_a_campaign_of_the_leader():
     """Then it may be an office that was kept."""
 
-    def told(heard, restarted=False):
+    def diagnosed(heard, restarted=False):
         builder = TraceBuilder()
         builder.elect("0", 1)
         builder.append("0", "1", 1)
@@ -1326,12 +1329,12 @@ def test_earlier_votes_need_a_campaign_of_the_leader():
         builder.append("0", "1", 2)
         return run_summary(builder, "earned-leadership", "0")
 
-    assert (told(heard=False), told(heard=True)) == (["earlier_votes_counted"], [])
-    assert told(heard=False, restarted=True) == []
+    assert (diagnosed(heard=False), diagnosed(heard=True)) == (["earlier_votes_counted"], [])
+    assert diagnosed(heard=False, restarted=True) == []
 
 
 def test_repeated_requests_to_one_peer_are_not_a_loop_bug():
-    def told(step_ms):
+    def diagnosed(step_ms):
         builder = TraceBuilder()
         for node in "012":
             builder.emit("boot", node)
@@ -1343,11 +1346,11 @@ def test_repeated_requests_to_one_peer_are_not_a_loop_bug():
             builder.now_ms += 500
         return "all_requests_to_one_peer" in [found.name for found in examine(builder.trace, Failure("no leader"))]
 
-    assert (told(0), told(100)) == (True, False)
+    assert (diagnosed(0), diagnosed(100)) == (True, False)
 
 
 def test_snapshot_is_not_a_cause_without_earlier_saves():
-    def told(saved_before, saved_after=False):
+    def diagnosed(saved_before, saved_after=False):
         builder = TraceBuilder()
         builder.elect("0", 1)
         builder.append("0", "1", 1, entries=[(1, 10)], saved=saved_before)
@@ -1359,7 +1362,7 @@ def test_snapshot_is_not_a_cause_without_earlier_saves():
         del builder.trace[-1]  # the run ends with the answer
         return run_summary(builder, "saved-before-reply", "1")
 
-    assert (told(True), told(False), told(True, True)) == (["unsaved_after_the_snapshot"], [], [])
+    assert (diagnosed(True), diagnosed(False), diagnosed(True, True)) == (["unsaved_after_the_snapshot"], [], [])
 
 
 def test_mixed_up_answers_need_another_waiting_request(tmp_path):

@@ -17,7 +17,7 @@ from unit.check.histories import by_brute_force, made, small, spoiled
 HISTORIES = int(os.environ.get("RAFTLAB_HISTORIES", "1500"))
 
 
-def told(*steps):
+def history_of(*steps):
     """A history from its calls and returns, in order: "a put x 1" calls, "a" returns, "a 1" returns 1 from a get."""
     history = History()
     history.now = lambda: history._count / 1000
@@ -109,7 +109,7 @@ WRONG = {
 
 @pytest.mark.parametrize("name", RIGHT)
 def test_linearizable_history_is_accepted(name):
-    operations = told(*RIGHT[name])
+    operations = history_of(*RIGHT[name])
     assert by_brute_force(operations)
     assert check(operations).result is CheckResult.OK
 
@@ -117,7 +117,7 @@ def test_linearizable_history_is_accepted(name):
 @pytest.mark.parametrize("name", WRONG)
 def test_violation_is_explained(name):
     steps, text = WRONG[name]
-    operations = told(*steps)
+    operations = history_of(*steps)
     assert not by_brute_force(operations)
     verdict = check(operations)
     assert verdict.result is CheckResult.VIOLATION
@@ -127,7 +127,7 @@ def test_violation_is_explained(name):
 
 @pytest.mark.parametrize("name", WRONG)
 def test_violation_has_few_operations(name):
-    violation = check(told(*WRONG[name][0])).violation
+    violation = check(history_of(*WRONG[name][0])).violation
     assert 1 <= len(violation.operations) <= 5
     assert len(set(violation.operations)) == len(violation.operations)
 
@@ -226,12 +226,12 @@ def test_violation_of_one_key_beats_unknown_of_another():
     chance = random.Random(2)
     history = made(chance, clients=12, operations=60, written=lambda _: chance.choice("ab"), appends=1, gets=0.1)
     [one for one in history if one.kind is OperationKind.GET][-1].value += "c"
-    wrong = told("z get other", "z 1")
+    wrong = history_of("z get other", "z 1")
     assert check([*history, *wrong], steps=500).result is CheckResult.VIOLATION
 
 
 def test_violation_found_by_search_has_few_operations():
-    operations = told(
+    operations = history_of(
         *("a put x 1", "a", "b put x 1", "b", "b get x", "b 1"),
         *("a put x 2", "a", "c put x 1", "c", "a put x 2", "a", "d get x", "d 1"),
     )
@@ -242,7 +242,7 @@ def test_violation_found_by_search_has_few_operations():
 
 
 def test_a_time_line_is_drawn():
-    operations = told("a put x 1", "b put x 2", "a", "b", "c get x", "d append x 3", "c 1")
+    operations = history_of("a put x 1", "b put x 2", "a", "b", "c get x", "d append x 3", "c 1")
     assert draw(operations) == [
         "  a  put('x', '1')     ├───────┤",
         "  b  put('x', '2')         ├───────┤",

@@ -439,18 +439,18 @@ def test_every_rule_has_a_case():
     assert {name for name, _ in CASES} == {rule.name for rule in RULES}
 
 
-@pytest.mark.parametrize(("rule", "tell"), CASES, ids=[tell.__name__ for _, tell in CASES])
-def test_rule_is_broken_only_by_the_mistake(rule, tell):
+@pytest.mark.parametrize(("rule", "build"), CASES, ids=[build.__name__ for _, build in CASES])
+def test_rule_is_broken_only_by_the_mistake(rule, build):
     right, wrong = TraceBuilder(), TraceBuilder()
-    tell(right, False)
-    tell(wrong, True)
+    build(right, False)
+    build(wrong, True)
     assert (right.broken_rule(), wrong.broken_rule()) == (None, rule)
 
 
 def test_first_rule_in_the_list_has_precedence():
     """A follower applies what a leader incorrectly committed, before that leader sends it."""
 
-    def tell(later_ms):
+    def run_case(later_ms):
         builder = TraceBuilder(servers=5)
         builder.elect("0", 1, voters="012")
         builder.start("0", 1, 1, 10)
@@ -461,7 +461,7 @@ def test_first_rule_in_the_list_has_precedence():
         builder.send("0", "3", AppendEntriesArgs(1, 0, 1, 1, [], 1))
         return builder, builder.broken_rule()
 
-    (together, first), (apart, earlier) = tell(0), tell(1)
+    (together, first), (apart, earlier) = run_case(0), run_case(1)
     assert (first, earlier) == ("earned-commit", "applies-only-committed")
     # It ends with the event that broke the rule that is reported.
     last, last_apart = (builder.trace[builder.checker.violation.events - 1] for builder in (together, apart))
@@ -474,7 +474,7 @@ def test_an_agreement_breaks_nothing():
 
 
 def test_repeated_heartbeat_is_checked_after_new_entries():
-    def tell(builder, news):
+    def run_case(builder, news):
         builder.elect("0", 2)
         for _ in range(3):
             builder.append("0", "1", 2, prev=(1, 1), success=False)
@@ -483,8 +483,8 @@ def test_repeated_heartbeat_is_checked_after_new_entries():
         builder.append("0", "1", 2, prev=(1, 1), success=False)
 
     same, other = TraceBuilder(), TraceBuilder()
-    tell(same, news=False)
-    tell(other, news=True)
+    run_case(same, news=False)
+    run_case(other, news=True)
     assert (same.broken_rule(), other.broken_rule()) == (None, "leader-append-only")
 
 
@@ -546,7 +546,7 @@ def test_answer_in_the_campaigns_term_is_not_a_lower_term():
 def test_answer_may_leave_after_the_save_of_a_later_term():
     """One save for a denial in term 1 and the campaign of term 2; the requests leave a little later."""
 
-    def tell(builder, saved):
+    def run_case(builder, saved):
         builder.elect("0", 1)
         request = builder.deliver(builder.send("0", "1", AppendEntriesArgs(1, 0, 5, 1, [], 0)))
         if saved:
@@ -555,13 +555,13 @@ def test_answer_may_leave_after_the_save_of_a_later_term():
         builder.send("1", "2", RequestVoteArgs(2, 1, 0, 0))
 
     one_for_both, none = TraceBuilder(), TraceBuilder()
-    tell(one_for_both, saved=True)
-    tell(none, saved=False)
+    run_case(one_for_both, saved=True)
+    run_case(none, saved=False)
     assert (one_for_both.broken_rule(), none.broken_rule()) == (None, "saved-before-campaign")
 
 
 def test_save_before_start_does_not_contain_its_command():
-    def tell(builder, before):
+    def run_case(builder, before):
         builder.elect("0", 1)
         if before:
             builder.begin_save("0", 1)
@@ -575,8 +575,8 @@ def test_save_before_start_does_not_contain_its_command():
         builder.send("0", "1", RequestVoteArgs(2, 0, 0, 0))
 
     earlier, its_own = TraceBuilder(), TraceBuilder()
-    tell(earlier, before=True)
-    tell(its_own, before=False)
+    run_case(earlier, before=True)
+    run_case(its_own, before=False)
     assert (earlier.broken_rule(), its_own.broken_rule()) == (None, "honest-candidate")
 
 
@@ -593,7 +593,7 @@ def test_concurrent_saves_contain_the_state_at_their_begin():
 
 
 def test_a_crash_takes_back_what_was_started_and_never_saved():
-    def tell(builder, saved):
+    def run_case(builder, saved):
         builder.elect("0", 1)
         builder.emit("start", "0", 10)
         builder.emit("started", "0", events.Started(10, 1, 1, True))
@@ -604,8 +604,8 @@ def test_a_crash_takes_back_what_was_started_and_never_saved():
         builder.send("0", "1", RequestVoteArgs(2, 0, 0, 0))
 
     forgotten, kept = TraceBuilder(), TraceBuilder()
-    tell(forgotten, saved=False)
-    tell(kept, saved=True)
+    run_case(forgotten, saved=False)
+    run_case(kept, saved=True)
     assert (forgotten.broken_rule(), kept.broken_rule()) == (None, "honest-candidate")
 
 
@@ -634,7 +634,7 @@ def test_paused_deposed_leader_may_apply_what_it_counted(taken, broken):
 def test_voter_with_a_recent_leader_may_disregard_candidates():
     """§6. Without a message from a leader for a second it must not."""
 
-    def tell(builder, later_ms):
+    def run_case(builder, later_ms):
         builder.elect("0", 1)
         builder.append("0", "1", 1)
         builder.now_ms += later_ms
@@ -642,8 +642,8 @@ def test_voter_with_a_recent_leader_may_disregard_candidates():
         builder.vote("2", "1", 2, granted=False, reply_term=1)
 
     lately, long_ago = TraceBuilder(), TraceBuilder()
-    tell(lately, 100)
-    tell(long_ago, 1100)
+    run_case(lately, 100)
+    run_case(long_ago, 1100)
     assert (lately.broken_rule(), long_ago.broken_rule()) == (None, "higher-term-wins")
 
 
@@ -711,7 +711,7 @@ def test_a_candidate_may_refuse_itself_what_it_has_already():
 def test_peer_that_asks_itself_votes_when_it_answers():
     """Until then it may vote for another; then its own vote does not count, and both must not be."""
 
-    def tell(voters, own=False):
+    def run_case(voters, own=False):
         builder = TraceBuilder()
         builder.save("0", "2")
         builder.vote("2", "0", 1)
@@ -722,13 +722,13 @@ def test_peer_that_asks_itself_votes_when_it_answers():
         builder.append("0", "1", 1)
         return builder.broken_rule()
 
-    assert (tell("1"), tell("1", own=True)) == ("earned-leadership", "one-vote")
+    assert (run_case("1"), run_case("1", own=True)) == ("earned-leadership", "one-vote")
 
 
 def test_candidate_may_be_about_to_ask_itself():
     """Its request to itself may leave a little later. Without one, it has voted for itself."""
 
-    def tell(asks_itself_ms=None, *, then=lambda builder: builder.vote("1", "2", 2, saved=True)):
+    def run_case(asks_itself_ms=None, *, then=lambda builder: builder.vote("1", "2", 2, saved=True)):
         builder = TraceBuilder()
         builder.save("0", "1", "2")
         builder.send("0", "1", RequestVoteArgs(1, 0, 0, 0))
@@ -748,10 +748,10 @@ def test_candidate_may_be_about_to_ask_itself():
         builder.now_ms = 20
         builder.append("2", "1", 2)  # elected by nobody
 
-    assert [tell(100), tell(190), tell()] == [None, "one-vote", "one-vote"]
-    assert tell(then=meanwhile) == "one-vote"
+    assert [run_case(100), run_case(190), run_case()] == [None, "one-vote", "one-vote"]
+    assert run_case(then=meanwhile) == "one-vote"
     # A crash is no excuse for a vote that was given before it.
-    assert (tell(100, then=crash_and_vote), tell(then=crash_and_vote)) == (None, "one-vote")
+    assert (run_case(100, then=crash_and_vote), run_case(then=crash_and_vote)) == (None, "one-vote")
 
 
 def test_candidates_granted_vote_counts_when_it_asks_itself():
@@ -764,7 +764,7 @@ def test_candidates_granted_vote_counts_when_it_asks_itself():
 
 
 def test_a_leader_that_acknowledges_its_own_entries_counts_once():
-    def tell(*followers):
+    def run_case(*followers):
         builder = TraceBuilder(servers=5)
         builder.elect("0", 1, voters="012")
         builder.start("0", 1, 1, 10)
@@ -773,7 +773,7 @@ def test_a_leader_that_acknowledges_its_own_entries_counts_once():
         builder.append("0", "3", 1, entries=[(1, 10)], commit=1)
         return builder.broken_rule()
 
-    assert (tell("0", "1"), tell("0", "1", "2")) == ("earned-commit", None)
+    assert (run_case("0", "1"), run_case("0", "1", "2")) == ("earned-commit", None)
 
 
 def test_leader_that_receives_its_own_append_keeps_leading():
@@ -799,7 +799,7 @@ def test_peer_learns_no_commit_from_its_own_requests():
 def test_leader_with_itself_and_one_peer_has_no_majority():
     """§6: to disregard a candidate it must have heard from a majority recently."""
 
-    def tell(*followers):
+    def run_case(*followers):
         builder = TraceBuilder(servers=4)
         builder.elect("0", 1, voters="0123")
         builder.append("0", "1", 1)
@@ -811,7 +811,7 @@ def test_leader_with_itself_and_one_peer_has_no_majority():
         builder.vote("3", "0", 2, granted=False, reply_term=1)
         return builder.broken_rule()
 
-    assert (tell("1"), tell("1", "2")) == ("higher-term-wins", None)
+    assert (run_case("1"), run_case("1", "2")) == ("higher-term-wins", None)
 
 
 @pytest.mark.parametrize(("voters", "broken"), [("012", None), ("01", "higher-term-wins")])
@@ -894,9 +894,9 @@ def test_voter_may_disregard_in_a_term_learned_otherwise(told, later_ms, broken)
 # ---- words and evidence ----------------------------------------------------------------------------------------
 
 
-def failure_of(tell, servers=3):
+def failure_of(build, servers=3):
     builder = TraceBuilder(servers)
-    tell(builder)
+    build(builder)
     return builder.failure()
 
 
@@ -907,14 +907,14 @@ def test_half_of_four_is_not_a_majority():
         builder.append("0", "1", 1)
 
     def stored_by(*followers):
-        def tell(builder):
+        def run_case(builder):
             builder.elect("0", 1, voters="01234")
             builder.start("0", 1, 1, 10)
             for follower in followers:
                 builder.append("0", follower, 1, entries=[(1, 10)])
             builder.append("0", "3", 1, entries=[(1, 10)], commit=1)
 
-        return tell
+        return run_case
 
     assert "with 2 of 4 votes: its own and peer 1's; half is not a majority" in failure_of(elected_by_half, 4).text
     text = failure_of(stored_by("1"), 4).text
@@ -926,13 +926,13 @@ def test_half_of_four_is_not_a_majority():
 
 
 def test_too_early_apply_is_reported_with_the_term():
-    def tell(builder):
+    def run_case(builder):
         builder.elect("0", 1)
         builder.agree("0", 1, 1, 10)
         builder.elect("1", 2, last=(1, 1), voters="12")
         builder.apply("1", 1, 10)
 
-    failure = failure_of(tell)
+    failure = failure_of(run_case)
     assert "Peer 1, leader of term 2, " in failure.text and failure.peer == "1"
     assert failure.evidence[-1].endswith("peer 1 applies entry 1")
 
@@ -961,7 +961,7 @@ def test_late_report_of_a_missing_save_says_so():
 
 
 def test_snapshot_between_success_and_rejection_is_explained():
-    def tell(installed, *, back_ms=0):
+    def run_case(installed, *, back_ms=0):
         def story_of(builder):
             builder.elect("0", 1)
             builder.append("0", "1", 1, entries=[(1, 10), (1, 20)])
@@ -972,14 +972,14 @@ def test_snapshot_between_success_and_rejection_is_explained():
 
         return failure_of(story_of)
 
-    with_it, without, at_once = tell(True), tell(False), tell(True, back_ms=5)
+    with_it, without, at_once = run_case(True), run_case(False), run_case(True, back_ms=5)
     assert "In between it received a snapshot" in with_it.text and "install_snapshot" in with_it.evidence[1]
     assert "begins before the snapshot" in at_once.text and "begins before the snapshot" not in with_it.text
     assert "snapshot" not in without.text and len(without.evidence) == 2
 
 
 def test_term_lost_at_the_end_of_the_snapshot_is_explained():
-    def tell(taken):
+    def run_case(taken):
         def story_of(builder):
             builder.elect("0", 1)
             builder.agree("0", 1, 1, 10)
@@ -991,12 +991,12 @@ def test_term_lost_at_the_end_of_the_snapshot_is_explained():
 
         return failure_of(story_of)
 
-    assert "Its snapshot ends with entry 1" in tell(True).text
-    assert "snapshot" not in tell(False).text
+    assert "Its snapshot ends with entry 1" in run_case(True).text
+    assert "snapshot" not in run_case(False).text
 
 
 def test_impossible_entry_term_is_explained():
-    def tell(*entry):
+    def run_case(*entry):
         def story_of(builder):
             builder.elect("0", 1)
             builder.start("0", 1, 1, 100)
@@ -1004,20 +1004,20 @@ def test_impossible_entry_term_is_explained():
 
         return failure_of(story_of).text
 
-    assert "100 is a command passed to start(): term and command are swapped" in tell(100, 1)
-    assert "changed places" not in tell(100, 2) + tell(99, 1) + tell(0, 1)
-    assert "the placeholder before the first entry" in tell(0, None)
+    assert "100 is a command passed to start(): term and command are swapped" in run_case(100, 1)
+    assert "changed places" not in run_case(100, 2) + run_case(99, 1) + run_case(0, 1)
+    assert "the placeholder before the first entry" in run_case(0, None)
 
 
 def test_impossible_prev_entry_is_explained():
-    def tell(*prev):
+    def run_case(*prev):
         def story_of(builder):
             builder.elect("0", 1)
             builder.append("0", "1", 1, prev=prev, success=False)
 
         return failure_of(story_of).text
 
-    below, of_a_term = tell(-1, 0), tell(0, 1)
+    below, of_a_term = run_case(-1, 0), run_case(0, 1)
     assert "next_index must not be less than 1" in below and "prev_log_term is" not in below
     assert "prev_log_term is the term of the entry at prev_log_index" in of_a_term and "next_index" not in of_a_term
 
@@ -1025,7 +1025,7 @@ def test_impossible_prev_entry_is_explained():
 def test_second_vote_in_a_later_term_is_explained():
     """It had not sent anything in that later term before."""
 
-    def tell(reply_term):
+    def run_case(reply_term):
         def story_of(builder):
             builder.save("0", "1")
             builder.vote("0", "2", 1)
@@ -1033,12 +1033,12 @@ def test_second_vote_in_a_later_term_is_explained():
 
         return failure_of(story_of).text
 
-    assert "Its answer is in term 2: a peer must reject" in tell(2)
-    assert tell(1).endswith("Peer 2 voted twice in term 1, for peers 0 and 1")
+    assert "Its answer is in term 2: a peer must reject" in run_case(2)
+    assert run_case(1).endswith("Peer 2 voted twice in term 1, for peers 0 and 1")
 
 
 def test_swapped_results_of_overlapping_starts_are_explained():
-    def tell(*steps):
+    def run_case(*steps):
         def story_of(builder):
             builder.elect("0", 1)
             builder.save("0")
@@ -1053,6 +1053,6 @@ def test_swapped_results_of_overlapping_starts_are_explained():
         return failure.text
 
     mixed_up = "the calls overlap"
-    assert mixed_up in tell((10, 0), (11, 0), (11, 1), (10, 2))
-    assert mixed_up in tell((10, 0), (11, 0), (11, 1))
-    assert mixed_up not in tell((11, 0), (11, 1), (10, 0), (10, 2))
+    assert mixed_up in run_case((10, 0), (11, 0), (11, 1), (10, 2))
+    assert mixed_up in run_case((10, 0), (11, 0), (11, 1))
+    assert mixed_up not in run_case((11, 0), (11, 1), (10, 0), (10, 2))

@@ -19,7 +19,7 @@ from raftlab.harness.shared_modules import outline
 from raftlab.sandbox.loader import launcher_for
 from raftlab.scenarios.collection import collect
 from raftlab.tools.selection import load_tests
-from unit.students import ROOT, agree, edited_reference, line_of, peer, renamed_package, squeezed, told, written
+from unit.students import ROOT, agree, edited_reference, line_of, peer, renamed_package, report_of, squeezed, written
 
 pytestmark = pytest.mark.usefixtures("raft_package_restored")
 
@@ -275,7 +275,7 @@ def test_raft_py_may_define_its_own_messages(tmp_path, future):
 
 def test_message_of_another_class_is_refused(tmp_path):
     path = peer(tmp_path, tick='self.peers[0].call("Raft.request_vote", RequestVoteReply(1, True))')
-    assert "called Raft.request_vote of 0 with a RequestVoteReply; pass a RequestVoteArgs" in told(path)
+    assert "called Raft.request_vote of 0 with a RequestVoteReply; pass a RequestVoteArgs" in report_of(path)
 
 
 OP = """\
@@ -393,7 +393,7 @@ def test_module_level_random_and_time_are_the_node_s(tmp_path):
 
 def test_real_clock_at_import_is_refused(tmp_path):
     path = with_lines(tmp_path, "import time as clock\nBEGAN = clock.time()")
-    text = told(path)
+    text = report_of(path)
     told_place = line_of(path, "BEGAN = clock")
     assert text.startswith(f"time.time() in {told_place} reads the real clock")
 
@@ -403,7 +403,7 @@ def test_exception_at_reexecution_is_reported_as_the_peer_s(tmp_path):
         "twice = 'again'\nfrom labsim import current_simulation\nif current_simulation():\n    raise ValueError(twice)"
     )
     path = with_lines(tmp_path, lines)
-    text = told(path)
+    text = report_of(path)
     assert text.splitlines()[:2] == ["ValueError: again", "In peer 0, Raft():"]
     assert squeezed(text).endswith(f"{line_of(path, '(twice)')} in <module> raise ValueError(twice)")
 
@@ -464,7 +464,7 @@ def test_all_imports_find_the_same_module(tmp_path):
 
 def test_missing_module_raises_the_usual_error(tmp_path):
     path = with_lines(tmp_path, "", ("self.me = me", "self.me = me\n        import raft.nothing"))
-    assert told(path).startswith("ModuleNotFoundError: No module named 'raft.nothing'\n")
+    assert report_of(path).startswith("ModuleNotFoundError: No module named 'raft.nothing'\n")
 
 
 def test_finished_incarnations_are_released(tmp_path):

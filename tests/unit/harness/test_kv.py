@@ -46,10 +46,10 @@ def a_few(make_kv_config):
     client.get("x")
 
 
-def told(path, test=a_few, seed=1):
+def report_of(path, test=a_few, seed=1):
     run = run_test(test, load_peer(RAFT, kv=path), seed)
     assert run.error is not None, "the service passed"
-    return squeezed("\n".join(report.told(run.error)))
+    return squeezed("\n".join(report.message_lines(run.error)))
 
 
 # ---- what it hears -------------------------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ DEAF = """                if self.last_applied >= 5:
 
 
 def test_service_that_does_not_read_apply_ch_is_reported(tmp_path):
-    text = told(deaf(tmp_path))
+    text = report_of(deaf(tmp_path))
     assert re.search(r"has taken nothing from apply_ch for 0\.\d s, but .*: it has applied up to 5\. One thread", text)
 
 
@@ -131,7 +131,7 @@ def test_snapshot_beyond_the_applied_index_is_reported(tmp_path):
     path = service(tmp_path, ("snapshot(self.last_applied, state", "snapshot(self.last_applied + 2, state"))
     assert re.search(
         r"the service of server \d passed its peer a snapshot of index (\d+), but has received only indexes up to \d+ ",
-        told(path),
+        report_of(path),
     )
 
 
@@ -154,7 +154,7 @@ def test_violation_is_drawn_with_its_server_and_likely_cause(tmp_path):
     outcome = run.outcome()
     assert (outcome.ending, outcome.name) == (Ending.RULE, "linearizability")
     assert outcome.mistake == "rule | linearizability, twice"  # not to be mixed up with, say, stale reads
-    lines = report.told(run.error)
+    lines = report.message_lines(run.error)
     assert lines[0] == "Broken rule: Histories must be linearizable (§8)"
     assert "took effect twice" in lines[1]
     assert any("├" in line for line in lines)
@@ -172,9 +172,9 @@ def test_nonlinearizable_history_is_reported_first(tmp_path):
         client.get("x")
         cfg.fail("the test's own words")
 
-    assert told(KV, notices).startswith("the test's own words")
+    assert report_of(KV, notices).startswith("the test's own words")
     path = service(tmp_path, ('            value = self.data.get(op.key, "")\n', '            value = ""\n'))
-    assert told(path, notices).startswith("Broken rule: Histories must be linearizable (§8)")
+    assert report_of(path, notices).startswith("Broken rule: Histories must be linearizable (§8)")
 
 
 def test_client_that_cannot_finish_is_reported(tmp_path):
@@ -185,7 +185,7 @@ def test_client_that_cannot_finish_is_reported(tmp_path):
         cfg.disconnect(0, 1)
         cfg.spawn_clients(1, lambda me, client: client.put("x", "1")).finish(limit_s=3)
 
-    text = told(KV, stuck)
+    text = report_of(KV, stuck)
     assert text.startswith(
         "client 0 cannot finish, although a majority of the servers is up: put('x'), called at 0.000 s"
     )
@@ -200,7 +200,7 @@ def test_service_that_waits_with_its_lock_is_diagnosed(tmp_path):
         cfg.begin("Test: one put")
         cfg.spawn_clients(1, lambda me, client: client.put("x", "1")).finish(limit_s=3)
 
-    text = told(mutant.write(tmp_path), one_put)
+    text = report_of(mutant.write(tmp_path), one_put)
     assert re.search(
         r"Likely: server \d holds its lock while it waits\. Thread-\d+ \(_applier\) has waited 2\.\d s for that lock\.",
         text,
@@ -233,7 +233,7 @@ class Clerk:
 
 def test_a_get_must_return_a_string(tmp_path):
     path = service(tmp_path, ("key)).value)\n", "key)).value) and None\n"), file="client.py")
-    assert told(path).startswith("get('x') of client 0 returned None; it must return a str")
+    assert report_of(path).startswith("get('x') of client 0 returned None; it must return a str")
 
 
 # ---- what it does not decide ---------------------------------------------------------------------------------------
@@ -264,7 +264,7 @@ def test_unknown_linearizability_fails_as_the_lab_s_error(monkeypatch):
     run = run_test(equal_values, load_peer(RAFT, kv=KV), 1)
     assert isinstance(run.error, Undecided)
     assert run.outcome().ending is Ending.TEST  # the test's: the service has violated nothing
-    text = squeezed(report.told(run.error)[0])
+    text = squeezed(report.message_lines(run.error)[0])
     assert text.startswith("Undecided: the checker gave up on key 'x' after 1,000,000 steps, so it is unknown whether")
     assert "a defect of the test, not of the service: write unique values" in text
 

@@ -9,7 +9,7 @@ from raftlab.harness import servers
 from raftlab.harness.loader import load_peer
 from raftlab.harness.run import run_test
 from raftlab.scenarios.collection import collect
-from unit.students import ROOT, agree, elect, line_of, peer, squeezed, told
+from unit.students import ROOT, agree, elect, line_of, peer, report_of, squeezed
 
 
 @pytest.fixture(autouse=True)
@@ -48,26 +48,26 @@ def test_reference_agrees_restarts_and_stops():
 
 def test_an_exception_in_a_thread_fails_the_test(tmp_path):
     path = peer(tmp_path, tick="self.next_index[0] = 1")
-    text = told(path, realtime=True)
+    text = report_of(path, realtime=True)
     assert text.startswith("AttributeError: 'Raft' object has no attribute 'next_index'\nIn Thread-")
     assert squeezed(text).endswith(f"{line_of(path, 'self.next_index')} in ticker self.next_index[0] = 1")
 
 
 def test_an_exception_in_a_handler_fails_the_test(tmp_path):
     path = peer(tmp_path, tick="self.ask_next()", vote="raise KeyError('voted_for')")
-    text = told(path, realtime=True)
+    text = report_of(path, realtime=True)
     assert text.startswith("KeyError: 'voted_for'\nIn Raft.request_vote ")
     assert line_of(path, "raise KeyError") in text
 
 
 def test_exception_in_init_stops_earlier_peers(tmp_path):
-    text = told(peer(tmp_path, init="if me == 1: raise ValueError('no')"), elect, realtime=True)
+    text = report_of(peer(tmp_path, init="if me == 1: raise ValueError('no')"), elect, realtime=True)
     assert text.startswith("ValueError: no\nIn Raft():")
 
 
 def test_a_call_that_does_not_return_fails_the_test(tmp_path, monkeypatch):
     monkeypatch.setattr(servers, "_CALL_LIMIT_S", 0.3)
     path = peer(tmp_path, start="time.sleep(1)")
-    text = told(path, agree, realtime=True)
+    text = report_of(path, agree, realtime=True)
     assert text.splitlines()[1] == "start() of peer 1 has not returned for 0.3 s"
     assert f"{line_of(path, 'time.sleep(1)')} in start return time.sleep(1)" in squeezed(text)

@@ -13,7 +13,7 @@ from raftlab.harness.loader import load_peer
 from raftlab.harness.run import run_test
 from raftlab.scenarios.collection import collect
 from raftlab.tools.selection import select
-from unit.students import agree, edited_reference, elect, line_of, peer, renamed_package, squeezed, told, written
+from unit.students import agree, edited_reference, elect, line_of, peer, renamed_package, report_of, squeezed, written
 
 pytestmark = pytest.mark.usefixtures("raft_package_restored")
 
@@ -96,14 +96,14 @@ def test_warning_about_the_file_is_not_a_failure(tmp_path):
 
 def test_an_exception_in_init(tmp_path):
     path = peer(tmp_path, init="self.log = self.entries")
-    text = told(path)
+    text = report_of(path)
     assert text.splitlines()[:2] == ["AttributeError: 'Raft' object has no attribute 'entries'", "In peer 0, Raft():"]
     assert squeezed(text).endswith(f"{line_of(path, 'self.entries')} in __init__ self.log = self.entries")
 
 
 def test_an_exception_in_a_thread(tmp_path):
     path = peer(tmp_path, tick="self.next_index[0] = 1")
-    text = told(path)
+    text = report_of(path)
     assert text.splitlines()[0] == "AttributeError: 'Raft' object has no attribute 'next_index'"
     assert "(ticker):" in text.splitlines()[1]
     assert squeezed(text).endswith(f"{line_of(path, 'self.next_index')} in ticker self.next_index[0] = 1")
@@ -111,7 +111,7 @@ def test_an_exception_in_a_thread(tmp_path):
 
 def test_an_exception_in_a_handler(tmp_path):
     path = peer(tmp_path, tick="self.ask_next()", vote="raise KeyError('voted_for')")
-    text = told(path)
+    text = report_of(path)
     assert text.splitlines()[0] == "KeyError: 'voted_for'"
     assert ", Raft.request_vote from " in text.splitlines()[1]
     assert f"{line_of(path, 'raise KeyError')} in request_vote raise KeyError('voted_for') args=" in squeezed(text)
@@ -125,7 +125,7 @@ def test_index_error_shows_the_numbers_in_its_line(tmp_path):
         ("self.match_index: list[int] = []", "self.match_index: list[int] = self.next_index"),
         ("return self.log[index - self.last_included_index].term", READS_BOTH),
     )
-    lines = told(path).splitlines()
+    lines = report_of(path).splitlines()
     assert lines[0] == "IndexError: list index out of range"
     assert lines[3] == "        index=3"
     in_hand = squeezed(" ".join(lines[5:]))
@@ -145,15 +145,15 @@ def test_numbers_are_shown_only_for_index_errors(tmp_path):
     edit = ("up_to_date = (", "up_to_date = {}[self.current_term] or (")
     elsewhere = ("up_to_date = (", "up_to_date = None + self.current_term or (")
     path = edited_reference(tmp_path, edit)
-    assert "Peer: " in told(path)
-    assert "Peer: " not in told(path, realtime=True)
-    assert "Peer: " not in told(edited_reference(tmp_path, elsewhere))
+    assert "Peer: " in report_of(path)
+    assert "Peer: " not in report_of(path, realtime=True)
+    assert "Peer: " not in report_of(edited_reference(tmp_path, elsewhere))
 
 
 def test_unfinished_skeleton_method_names_its_task(tmp_path):
     path = peer(tmp_path, state="0, False\n        raise NotImplementedError('2A: term, and whether it leads')")
     path.write_text(path.read_text().replace("return 0, False\n        raise", "raise"))
-    text = told(path)
+    text = report_of(path)
     assert text.splitlines()[:2] == [
         "NotImplementedError: 2A: term, and whether it leads",
         "In peer 0, get_state():",
@@ -162,7 +162,7 @@ def test_unfinished_skeleton_method_names_its_task(tmp_path):
 
 
 def test_frames_of_the_lab_are_not_shown(tmp_path):
-    text = told(peer(tmp_path, tick="self.ask_next()", vote="raise KeyError('x')"))
+    text = report_of(peer(tmp_path, tick="self.ask_next()", vote="raise KeyError('x')"))
     assert "labrpc" not in text and "raftlab" not in text and "labsim" not in text
 
 
@@ -172,7 +172,7 @@ def test_frames_of_the_lab_are_not_shown(tmp_path):
 def test_init_with_the_wrong_arguments(tmp_path):
     path = peer(tmp_path)
     path.write_text(path.read_text().replace("me, persister, apply_ch)", "me, persister)"))
-    text = told(path)
+    text = report_of(path)
     assert text.startswith("TypeError: Raft.__init__() takes 4 positional arguments but 5 were given\n")
     assert squeezed(text).endswith(f"{line_of(path, 'def __init__')} def __init__(self, peers, me, persister):")
 
@@ -180,7 +180,7 @@ def test_init_with_the_wrong_arguments(tmp_path):
 @pytest.mark.parametrize("result", ["None", "(False, 0)", "(True, True)", "(1, False, 2)", "1"])
 def test_get_state_returns_the_wrong_shape(tmp_path, result):
     path = peer(tmp_path, state=result)
-    text = told(path)
+    text = report_of(path)
     first = f"get_state() of peer 0 returned {result}; it must return (term: int, is_leader: bool)"
     assert text.splitlines()[0] == first
     assert squeezed(text).endswith(f"{line_of(path, 'def get_state')} def get_state(self):")
@@ -188,7 +188,7 @@ def test_get_state_returns_the_wrong_shape(tmp_path, result):
 
 def test_start_returns_the_wrong_shape(tmp_path):
     path = peer(tmp_path, start="False")
-    text = told(path, agree)
+    text = report_of(path, agree)
     first = "start() of peer 1 returned False; it must return (index: int, term: int, is_leader: bool)"
     assert text.splitlines()[0] == first
     assert squeezed(text).endswith(f"{line_of(path, 'def start')} def start(self, command):")
@@ -196,7 +196,7 @@ def test_start_returns_the_wrong_shape(tmp_path):
 
 def test_a_handler_that_is_called_but_missing(tmp_path):
     path = peer(tmp_path, tick="self.ask_next()", vote_def="def request_votes(self, args):")
-    text = told(path)
+    text = report_of(path)
     assert "RpcError: " in text and "Raft has no method 'request_vote'; its methods: " in text
     assert "request_votes" in text
     assert line_of(path, '"Raft.request_vote"') in text.splitlines()[-1]
@@ -204,14 +204,14 @@ def test_a_handler_that_is_called_but_missing(tmp_path):
 
 def test_a_handler_without_annotations(tmp_path):
     path = peer(tmp_path, tick="self.ask_next()", vote_def="def request_vote(self, args):")
-    text = told(path)
+    text = report_of(path)
     assert "annotate its one argument and its reply" in text
     assert squeezed(text).endswith(f"{line_of(path, 'def request_vote')} def request_vote(self, args):")
 
 
 def test_a_handler_that_returns_nothing(tmp_path):
     path = peer(tmp_path, tick="self.ask_next()", vote="return")
-    text = told(path)
+    text = report_of(path)
     assert "returned None, which the caller takes for a lost reply; return a RequestVoteReply" in text
     assert line_of(path, "def request_vote") in text.splitlines()[-1]
 
@@ -221,7 +221,7 @@ def test_a_handler_that_returns_nothing(tmp_path):
 
 def test_a_lock_taken_twice(tmp_path):
     path = peer(tmp_path, state="(self.mu.acquire(), self.mu.acquire())")
-    text = told(path)
+    text = report_of(path)
     assert text.splitlines()[1] == "get_state() of peer 0 has not returned for 10 s (virtual)"
     made, held = line_of(path, "threading.Lock()"), line_of(path, "self.mu.acquire()")
     assert f"get_state() of 0 has waited 10.000 s for a Lock made at {made}, held by itself" in text
@@ -235,7 +235,7 @@ def test_a_lock_held_while_calling_a_peer(tmp_path):
         vote="self.mu.acquire()",
         state="(self.mu.acquire(), False)",
     )
-    text = told(path)
+    text = report_of(path)
     assert text.splitlines()[1] == "get_state() of peer 0 has not returned for 10 s (virtual)"
     first, second = [line for line in text.splitlines() if " has waited " in line][:2]
     assert first.startswith("  get_state() of 0 has waited ") and first.endswith(" held by Thread-1 (ticker) of 0")
@@ -246,12 +246,12 @@ def test_a_lock_held_while_calling_a_peer(tmp_path):
 
 def test_a_call_that_does_not_return_shows_where_it_is(tmp_path):
     path = peer(tmp_path, state="time.sleep(3600)")
-    assert f"{line_of(path, 'time.sleep(3600)')} in get_state return time.sleep(3600)" in squeezed(told(path))
+    assert f"{line_of(path, 'time.sleep(3600)')} in get_state return time.sleep(3600)" in squeezed(report_of(path))
 
 
 def test_an_endless_loop(tmp_path):
     path = peer(tmp_path, tick="while True: pass")
-    text = told(path, unresponsive_s=0.3)
+    text = report_of(path, unresponsive_s=0.3)
     assert "has run for 0.3 s of processor time without waiting" in text.splitlines()[0]
     assert f"{line_of(path, 'while True: pass')} in ticker while True: pass" in squeezed(text)
     assert "Every loop must wait" in text
@@ -259,7 +259,7 @@ def test_an_endless_loop(tmp_path):
 
 def test_a_loop_that_polls_the_clock(tmp_path):
     path = peer(tmp_path, tick="while time.monotonic() < 5: pass")
-    text = told(path, unresponsive_s=0.3)
+    text = report_of(path, unresponsive_s=0.3)
     assert f"{line_of(path, 'time.monotonic() < 5')} in ticker while" in squeezed(text)
     assert "Virtual time stands still while a task runs." in text
 
@@ -270,7 +270,7 @@ def test_the_watchdog_waits_five_seconds_by_default():
 
 def test_a_thread_that_sleeps_for_no_time(tmp_path):
     path = peer(tmp_path, tick="while True: time.sleep(0)")
-    text = told(path, livelock_switches=10_000)
+    text = report_of(path, livelock_switches=10_000)
     assert text.splitlines()[0].startswith("Livelock at 0.1")
     assert "sleep for more than 0 s" in text
     assert line_of(path, "time.sleep(0)") in text
@@ -282,7 +282,7 @@ def test_a_test_that_takes_too_long_in_virtual_time(tmp_path):
         make_config(servers=3)
         time.sleep(MAX_TEST_S + 1)
 
-    lines = told(peer(tmp_path), waits).splitlines()
+    lines = report_of(peer(tmp_path), waits).splitlines()
     assert lines[0] == "The test took longer than 120 s (virtual)"
     assert lines[1].strip().endswith("time.sleep(MAX_TEST_S + 1)")
     assert lines[2:] == [
@@ -335,7 +335,7 @@ LABSIM = "from labsim import queue, random, threading, time"
 def test_the_real_modules_are_refused_with_the_fix(tmp_path, changes, culprit, text):
     path = peer(tmp_path, **changes)
     where = line_of(path, culprit)
-    first, second = told(path).splitlines()
+    first, second = report_of(path).splitlines()
     assert first == text.format(where)
     at, _, source = squeezed(second).partition(" in ")
     assert (at, source.partition(" ")[2]) == (
@@ -346,14 +346,14 @@ def test_the_real_modules_are_refused_with_the_fix(tmp_path, changes, culprit, t
 
 def test_sys_exit_is_restored_after_a_run(tmp_path):
     before = sys.exit
-    told(peer(tmp_path, tick="self.nothing"))
+    report_of(peer(tmp_path, tick="self.nothing"))
     assert sys.exit is before
 
 
 def test_system_exit_in_a_method_is_an_error(tmp_path):
     path = peer(tmp_path, state="0, False")
     path.write_text(path.read_text().replace("return 0, False", "raise SystemExit(4)"))
-    text = told(path)
+    text = report_of(path)
     assert text.splitlines()[0] == "PeerCalledExit: a peer must not call sys.exit()"
     assert line_of(path, "raise SystemExit(4)") in text
 
@@ -362,13 +362,13 @@ def test_system_exit_in_a_method_is_an_error(tmp_path):
 
 
 def test_failure_names_the_line_of_the_test(tmp_path):
-    text = told(peer(tmp_path))
+    text = report_of(peer(tmp_path))
     assert text.splitlines()[0].startswith("Expected one leader among the connected servers")
     assert squeezed(text.splitlines()[1]).endswith("in elect cfg.check_one_leader()")
 
 
 def test_failure_in_a_service_names_the_line_of_the_test(tmp_path):
-    text = told(peer(tmp_path, init="self.apply_ch = apply_ch", tick="self.apply_ch.put('committed')"))
+    text = report_of(peer(tmp_path, init="self.apply_ch = apply_ch", tick="self.apply_ch.put('committed')"))
     assert text.splitlines()[0].endswith("put 'committed' on apply_ch; it must be an ApplyMsg")
     assert squeezed(text.splitlines()[1]).endswith("in elect cfg.check_one_leader()")
 
@@ -384,7 +384,7 @@ def test_a_package_with_its_own_messages_is_tested_with_them(tmp_path):
 
 def test_base_peers_of_these_tests_pass(tmp_path):
     assert run_test(agree, load_peer(edited_reference(tmp_path)), 7).error is None
-    assert told(peer(tmp_path), elect).startswith("Expected one leader")
+    assert report_of(peer(tmp_path), elect).startswith("Expected one leader")
 
 
 def test_leader_may_send_entries_in_any_number_of_messages(tmp_path):

@@ -14,7 +14,7 @@ from raftlab.scenarios.collection import collect
 from raftlab.tools.selection import load_tests
 from tests.mutants.tool.mutants import PEERS
 from unit.check.trace_builder import TraceBuilder
-from unit.students import ROOT, agree, edited_reference, peer, renamed_package, told, written
+from unit.students import ROOT, agree, edited_reference, peer, renamed_package, report_of, written
 
 pytestmark = pytest.mark.usefixtures("raft_package_restored")
 
@@ -88,14 +88,14 @@ def test_leading_without_votes_breaks_a_rule(tmp_path, isolated):
 
 
 def test_claim_is_reported_with_its_peer(tmp_path):
-    text = told(peer(tmp_path, state="1, self.me == 0"))
+    text = report_of(peer(tmp_path, state="1, self.me == 0"))
     assert "Peer 0 leads term 1 with 1 of 3 votes: its own" in text
     assert "get_state() on peer 0 reports that it leads term 1" in text
 
 
 def test_accepting_a_command_is_a_claim(tmp_path):
     taker = peer(tmp_path, start="1, 1, self.me == 0")
-    text = told(taker, agree)
+    text = report_of(taker, agree)
     assert "A leader needs votes from a majority (§5.2)" in text
     assert "start() on peer 0 reports that it leads term 1" in text
 
@@ -116,7 +116,7 @@ def test_leading_by_pings_is_unverified(tmp_path):
 
 
 def test_on_real_threads_a_leader_must_have_sent_something(tmp_path):
-    text = told(peer(tmp_path, state="1, self.me == 0"), realtime=True)
+    text = report_of(peer(tmp_path, state="1, self.me == 0"), realtime=True)
     assert "leads term 1, but no peer has sent anything" in text
 
 

@@ -70,7 +70,7 @@ def program(tmp_path, monkeypatch):
         sys.modules.pop(name, None)
 
 
-def told(caught):
+def report_of(caught):
     return str(caught.value).splitlines()
 
 
@@ -79,11 +79,11 @@ def test_deadlock_names_tasks_waits_holders_and_stacks(program):
     sim = Simulation(1)
     with pytest.raises(Deadlock) as caught:
         sim.run(lambda: student.main(sim))
-    assert [re.sub("  +", "  ", line.rstrip()) for line in told(caught)[:9]] == [
+    assert [re.sub("  +", "  ", line.rstrip()) for line in report_of(caught)[:9]] == [
         "Deadlock at 3.000000 s: every task waits and no timer is set.",
         "  main has waited 0.000 s for an Event made at student.py:18 to be set",
         "  student.py:19 in main  never.wait()",
-        f"  {told(caught)[3].strip()}",  # this file's own lambda
+        f"  {report_of(caught)[3].strip()}",  # this file's own lambda
         "  upward of peer-0 has waited 2.000 s for a Lock made at student.py:13, held by downward of peer-0",
         "  student.py:7 in take  with second:",
         "  downward of peer-0 has waited 2.000 s for a Lock made at student.py:12, held by upward of peer-0",
@@ -100,9 +100,10 @@ def test_a_lock_taken_twice_is_held_by_itself():
     with pytest.raises(Deadlock) as caught:
         Simulation(1).run(main)
     assert re.fullmatch(
-        r"  main has waited 0\.000 s for a Lock made at .*test_nothing_hangs\.py:\d+, held by itself", told(caught)[1]
+        r"  main has waited 0\.000 s for a Lock made at .*test_nothing_hangs\.py:\d+, held by itself",
+        report_of(caught)[1],
     )
-    assert told(caught)[2].endswith("lock.acquire()")
+    assert report_of(caught)[2].endswith("lock.acquire()")
 
 
 def test_a_lock_that_was_never_released_is_held_by_who_has_ended():
@@ -115,7 +116,7 @@ def test_a_lock_that_was_never_released_is_held_by_who_has_ended():
 
     with pytest.raises(Deadlock) as caught:
         Simulation(1).run(main)
-    assert told(caught)[1].endswith(", held by taker, which has ended")
+    assert report_of(caught)[1].endswith(", held by taker, which has ended")
     assert [wait.kind for wait in caught.value.waits] == [WaitKind.LOST_LOCK]
 
 
@@ -155,7 +156,7 @@ def test_a_deadlock_says_what_is_waited_for(wait, words):
     expected = "  main has waited 0.000 s for " + re.escape(words).replace(
         r"\{here\}", r"\S*test_nothing_hangs\.py:\d+"
     )
-    assert re.fullmatch(expected, told(caught)[1]), told(caught)[1]
+    assert re.fullmatch(expected, report_of(caught)[1]), report_of(caught)[1]
 
 
 def test_a_deadlock_shows_the_readers_lines_and_not_the_librarys():
@@ -167,7 +168,7 @@ def test_a_deadlock_shows_the_readers_lines_and_not_the_librarys():
     with pytest.raises(Deadlock) as caught:
         Simulation(1).run(main)
     assert "threading.py" not in str(caught.value).replace("labsim", "")
-    assert told(caught)[2].endswith("threading.Barrier(2).wait()")
+    assert report_of(caught)[2].endswith("threading.Barrier(2).wait()")
 
 
 def test_a_deadlock_of_very_many_tasks_stays_readable():
@@ -179,8 +180,8 @@ def test_a_deadlock_of_very_many_tasks_stays_readable():
 
     with pytest.raises(Deadlock) as caught:
         Simulation(1).run(main)
-    assert told(caught)[-1] == "  ... and 971 more tasks"
-    assert len(told(caught)) < 150
+    assert report_of(caught)[-1] == "  ... and 971 more tasks"
+    assert len(report_of(caught)) < 150
 
 
 def test_a_deadlock_cannot_be_swallowed():
@@ -224,14 +225,14 @@ def test_a_livelock_names_the_limit_the_fix_and_who_takes_turns():
 
     with pytest.raises(Livelock) as caught:
         sim.run(main)
-    assert told(caught)[:3] == [
+    assert report_of(caught)[:3] == [
         "Livelock at 0.000000 s: tasks have switched 1,000 times and virtual time has not advanced. "
         "Wait on a Condition, or sleep for more than 0 s.",
         "Running in turn:",
         "  poller of peer-0 is ready to run",
     ]
-    assert told(caught)[3].endswith("time.sleep(0)")
-    assert len(told(caught)) == 4
+    assert report_of(caught)[3].endswith("time.sleep(0)")
+    assert len(report_of(caught)) == 4
 
 
 def test_a_livelock_of_two_who_wake_each_other_names_both():
@@ -318,12 +319,12 @@ ADVICE = (
 def test_a_busy_loop_is_shown(worker):
     with pytest.raises(Unresponsive) as caught:
         run_with(worker)
-    assert told(caught)[0] == (
+    assert report_of(caught)[0] == (
         "task worker of peer-0 has run for 0.1 s of processor time without waiting, at 2.500000 s (virtual). "
         "It is here:"
     )
-    assert re.match(rf" +\S*test_nothing_hangs\.py:\d+ in {worker.__name__} ", told(caught)[1])
-    assert told(caught)[-1] == ADVICE
+    assert re.match(rf" +\S*test_nothing_hangs\.py:\d+ in {worker.__name__} ", report_of(caught)[1])
+    assert report_of(caught)[-1] == ADVICE
 
 
 @pytest.mark.parametrize("worker", [spin, spin_and_swallow])
@@ -354,12 +355,12 @@ def test_busy_loop_is_reported_in_another_os_thread(worker):
 def test_a_real_lock_that_blocks_is_shown():
     with real_lock, pytest.raises(Unresponsive) as caught:
         run_with(block_on_a_real_lock)
-    assert told(caught)[0] == (
+    assert report_of(caught)[0] == (
         "task worker of peer-0 has been blocked for 0.6 s of real time in a real call, at 2.500000 s (virtual). "
         "It is here:"
     )
-    assert told(caught)[1].endswith("real_lock.acquire()")
-    assert told(caught)[2] == ADVICE
+    assert report_of(caught)[1].endswith("real_lock.acquire()")
+    assert report_of(caught)[2] == ADVICE
 
 
 def test_real_lock_in_another_os_thread_is_reported_on_stderr(capfd):
@@ -529,7 +530,7 @@ def test_exception_in_any_task_ends_the_run_with_its_traceback(program):
 
     with pytest.raises(TaskFailed) as caught:
         sim.run(main)
-    lines = told(caught)
+    lines = report_of(caught)
     assert lines[0] == "task applier of node peer-2 ended with an exception at 1.500000 s:"
     assert lines[1] == "Traceback (most recent call last):"
     assert lines[2].endswith('student.py", line 7, in applier')
@@ -552,7 +553,7 @@ def test_an_exception_in_a_testers_thread_names_the_thread():
 
     with pytest.raises(TaskFailed) as caught:
         Simulation(1).run(main)
-    assert told(caught)[0] == "task helper ended with an exception at 0.000000 s:"
+    assert report_of(caught)[0] == "task helper ended with an exception at 0.000000 s:"
     assert caught.value.node is None
 
 

@@ -27,7 +27,7 @@ SHOWN = [
 ]
 
 
-def shown(page, test, seed):
+def report_in(page, test, seed):
     """The pieces of that report in the page: "..." replaces lines. Paths decide where lines are wrapped."""
     (block,) = re.findall(rf"^(?:FAILED )?({test}  seed {seed}\n.*?)^```", page, re.DOTALL | re.MULTILINE)
     return [
@@ -49,4 +49,4 @@ def test_report_is_shown_as_it_is(page, mutant, test, seed, tmp_path):
     assert run.error is not None
     printed = report.describe(run.error, test, seed, "", causes=run.causes)
     printed = squeezed(printed).replace(str(path), "raft/raft.py")
-    assert [piece for piece in shown(text, test, seed) if piece not in printed] == []
+    assert [piece for piece in report_in(text, test, seed) if piece not in printed] == []

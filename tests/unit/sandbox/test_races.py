@@ -190,10 +190,10 @@ def test_supervisor_decides_the_delay_of_a_preemption():
         time.sleep(0.004)
         assert world.arrived == []
         do(PreemptionReached("preempt", 2, "Thread-2", "raft.py", 8))  # no delay so soon after another
-        assert told(world.arrived) == [("preempt", 2)]
+        assert preemptions_in(world.arrived) == [("preempt", 2)]
         time.sleep(0.002)
         # Even though the node's clock is frozen.
-        assert told(world.arrived) == [("preempt", 2), ("preempt", 1)]
+        assert preemptions_in(world.arrived) == [("preempt", 2), ("preempt", 1)]
         assert node.delayed == 0
 
     simulation = hosted(main)
@@ -204,7 +204,7 @@ def test_supervisor_decides_the_delay_of_a_preemption():
     assert [event.at_ns for event in simulation.trace if event.kind == CAUGHT_UP] == [5_000_000]
 
 
-def told(arrived):
+def preemptions_in(arrived):
     assert {type(one) for one in arrived} <= {ResumeThread}
     return [(one.kind, one.block) for one in arrived]
 

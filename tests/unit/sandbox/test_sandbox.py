@@ -55,8 +55,8 @@ def load():
         program.close()
 
 
-def told(error, path):
-    return squeezed("\n".join(report.told(error)).replace(str(path), "raft.py"))
+def report_of(error, path):
+    return squeezed("\n".join(report.message_lines(error)).replace(str(path), "raft.py"))
 
 
 # ---- correct peers pass ----------------------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ def test_exception_is_reported_with_the_peers_lines(load, tmp_path):
     path = peer(tmp_path, tick="self.mu.nothing()")
     error = run_test(elect, load(path), 7).error
     assert isinstance(error, PeerProcessFailed)
-    text = told(error, path)
+    text = report_of(error, path)
     assert text.startswith("AttributeError: 'Lock' object has no attribute 'nothing' In peer ")
     assert "raft.py:17 in ticker self.mu.nothing()" in text
 
@@ -157,7 +157,7 @@ def test_exception_is_reported_with_the_peers_lines(load, tmp_path):
 def test_real_clock_is_refused(load, tmp_path):
     path = peer(tmp_path, imports="from labsim import threading\nimport time")
     error = run_test(elect, load(path), 7).error
-    assert "time.sleep() in" in told(error, path) and "use 'from labsim import time'" in told(error, path)
+    assert "time.sleep() in" in report_of(error, path) and "use 'from labsim import time'" in report_of(error, path)
 
 
 def test_2d_runs_without_a_previous_load():
@@ -172,7 +172,7 @@ def test_wrong_result_is_reported_without_lab_lines(load, tmp_path):
     path = edited_reference(
         tmp_path, ("            return self.current_term, self.role is Role.LEADER", "            return 5")
     )
-    told = "\n".join(report.told(run_test(elect, load(path), 7).error))
+    told = "\n".join(report.message_lines(run_test(elect, load(path), 7).error))
     assert "get_state() of peer 0 returned 5; it must return" in told
     assert "stubs.py" not in told
 
@@ -181,13 +181,13 @@ def test_blocked_call_is_reported_with_its_lock(load, tmp_path):
     path = peer(tmp_path, state="self.mu.acquire() and self.mu.acquire()")
     error = run_test(elect, load(path), 7).error
     assert isinstance(error, Failure) and error.rule == "calls-return"
-    assert "get_state() of peer 0 has not returned for 10 s" in told(error, path)
-    assert "s for a Lock made at raft.py:10, held by itself raft.py:31 in get_state" in told(error, path)
+    assert "get_state() of peer 0 has not returned for 10 s" in report_of(error, path)
+    assert "s for a Lock made at raft.py:10, held by itself raft.py:31 in get_state" in report_of(error, path)
 
 
 def test_unencodable_result_is_reported_by_its_text(load, tmp_path):
     path = peer(tmp_path, state="object")
-    assert "get_state() of peer 0 returned <class 'object'>; it must return" in told(
+    assert "get_state() of peer 0 returned <class 'object'>; it must return" in report_of(
         run_test(elect, load(path), 7).error, path
     )
 
@@ -205,7 +205,7 @@ def test_unencodable_value_is_reported(load, tmp_path, tick, words):
     imports = "from labsim import threading, time\nfrom raft.messages import ApplyMsg"
     path = peer(tmp_path, imports=imports, init="self.ch = apply_ch", tick=tick)
     error = run_test(elect, load(path), 7).error
-    assert words in told(error, path)
+    assert words in report_of(error, path)
 
 
 def test_peer_cannot_skip_the_delay_of_a_slow_disk(load, tmp_path):
@@ -238,7 +238,7 @@ def test_much_output_in_one_slice_is_not_a_violation(load, tmp_path, capsys):
 def test_peer_that_never_waits_is_killed(load, tmp_path):
     path = peer(tmp_path, tick="\n            while True: pass")
     error = run_test(elect, load(path, limits=SandboxLimits(cpu_s=2)), 7).error
-    assert "used more than 2 s of processor time" in told(error, path)
+    assert "used more than 2 s of processor time" in report_of(error, path)
 
 
 def test_peer_that_exits_its_process_fails(load, tmp_path):
@@ -354,7 +354,7 @@ def test_scratch_files_end_with_the_process(load, tmp_path):
         "        assert open('raft.log').read() == 'x'\n",
     )
     run = run_test(TESTS["test_persist1_2c"], load(edited_reference(tmp_path, keeps)), 3)
-    assert run.error is None, told(run.error, "")
+    assert run.error is None, report_of(run.error, "")
     assert not Path("raft.log").exists()
 
 
@@ -410,8 +410,8 @@ def test_sandbox_blocks_effects_outside(load, tmp_path, attempt):
     blocked = "except (OSError, RuntimeError, IndexError): raise KeyError('blocked') from None"
     tried = f"\n        try: {attempt}\n        {blocked}"
     error = run_test(elect, load(peer(tmp_path, imports=imports, init=tried)), 7).error
-    assert isinstance(error, PeerProcessFailed), report.told(error)
-    assert error.name == "KeyError" or error.kind == "RealWorldError", report.told(error)
+    assert isinstance(error, PeerProcessFailed), report.message_lines(error)
+    assert error.name == "KeyError" or error.kind == "RealWorldError", report.message_lines(error)
 
 
 @needs_confinement

@@ -219,7 +219,7 @@ def test_verdict_equals_the_in_process_verdict(load, tmp_path, id_):
 def test_failure_equals_the_in_process_failure(load, tmp_path, server, client, said):
     run = run_test(two_clients, load(service(tmp_path, server=server, client=client)), 1)
     assert run.error is not None
-    assert re.search(said, squeezed("\n".join(report.told(run.error))))
+    assert re.search(said, squeezed("\n".join(report.message_lines(run.error))))
 
 
 @pytest.mark.parametrize(

@@ -182,7 +182,7 @@ def test_the_budget_needs_no_field():
 def test_undecodable_message_excuses_only_its_receiver(word):
     """A number may acknowledge, a string may bring an entry. Other peers are still checked."""
 
-    def tell(builder, to):
+    def run_case(builder, to):
         message = Message(1000, "0", to, "Raft.hello", encode(word), type(word))
         for kind, node in (("send", "0"), ("deliver", to)):
             builder.emit(kind, node, message, message.id)
@@ -190,8 +190,8 @@ def test_undecodable_message_excuses_only_its_receiver(word):
         builder.append("0", "1", 1, entries=[(1, 10)], saved=False)
 
     to_it, to_another = TraceBuilder(), TraceBuilder()
-    tell(to_it, "1")
-    tell(to_another, "2")
+    run_case(to_it, "1")
+    run_case(to_another, "2")
     assert (to_it.broken_rule(), to_another.broken_rule()) == (None, "saved-before-reply")
     unread = ["Raft.hello is not checked: it is not an RPC from the paper", BEST]
     assert to_it.checker.undecodable_notes == to_another.checker.undecodable_notes == unread
@@ -204,7 +204,7 @@ def test_acknowledgement_in_an_added_field_counts():
         success: bool
         saved_index: int = 0
 
-    def tell(builder, saved_index):
+    def run_case(builder, saved_index):
         builder.elect("0", 1)
         builder.start("0", 1, 1, 10)
         builder.append("0", "1", 1, entries=[(1, 10)], success=False)
@@ -213,8 +213,8 @@ def test_acknowledgement_in_an_added_field_counts():
         builder.apply("0", 1, 10)
 
     told, silent = TraceBuilder(), TraceBuilder()
-    tell(told, 1)
-    tell(silent, 0)
+    run_case(told, 1)
+    run_case(silent, 0)
     assert (told.broken_rule(), silent.broken_rule()) == (None, "earned-commit")
 
 
@@ -229,7 +229,7 @@ def test_flagged_request_vote_is_not_a_campaign():
         last_log_term: int
         pre_vote: bool = False
 
-    def tell(builder, pre_vote):
+    def run_case(builder, pre_vote):
         builder.save("1", "2")
         request = builder.deliver(builder.send("1", "2", Args(1, 1, 0, 0, pre_vote), "Raft.request_vote"))
         builder.save("2")
@@ -241,8 +241,8 @@ def test_flagged_request_vote_is_not_a_campaign():
         builder.vote("2", "0", 2)
 
     flagged, plain = TraceBuilder(), TraceBuilder()
-    tell(flagged, True)
-    tell(plain, False)
+    run_case(flagged, True)
+    run_case(plain, False)
     assert (flagged.broken_rule(), plain.broken_rule()) == (None, "one-vote")
     assert flagged.checker.undecodable_notes[0] == "Raft.request_vote with 'pre_vote' set is not checked"
 
@@ -308,7 +308,7 @@ def test_entries_in_an_added_field_of_a_snapshot_may_have_arrived():
         term: int
         match_index: int = 0
 
-    def tell(builder, entries):
+    def run_case(builder, entries):
         builder.elect("0", 1)
         for index in (1, 2):
             builder.start("0", index, 1, 10 * index)
@@ -320,8 +320,8 @@ def test_entries_in_an_added_field_of_a_snapshot_may_have_arrived():
         builder.apply("0", 2, 20)
 
     with_entries, without = TraceBuilder(), TraceBuilder()
-    tell(with_entries, [LogEntry(1, 20)])
-    tell(without, [])
+    run_case(with_entries, [LogEntry(1, 20)])
+    run_case(without, [])
     assert (with_entries.broken_rule(), without.broken_rule()) == (None, "success-means-match")
 
 
@@ -339,7 +339,7 @@ def test_pre_vote_does_not_excuse_a_false_log():
     class Anything:
         entries: list[int]
 
-    def tell(builder, args):
+    def run_case(builder, args):
         builder.elect("0", 1)
         builder.append("0", "1", 1, entries=[(1, 10)])
         request = builder.deliver(builder.send("2", "1", args, "Raft.pre_vote"))
@@ -348,8 +348,8 @@ def test_pre_vote_does_not_excuse_a_false_log():
         builder.send("1", "2", RequestVoteArgs(2, 1, 0, 0))
 
     pre_vote, anything = TraceBuilder(), TraceBuilder()
-    tell(pre_vote, PreVote(2, 2, 0, 0))
-    tell(anything, Anything([1]))
+    run_case(pre_vote, PreVote(2, 2, 0, 0))
+    run_case(anything, Anything([1]))
     assert (pre_vote.broken_rule(), anything.broken_rule()) == ("honest-candidate", None)
 
 
@@ -361,7 +361,7 @@ def test_term_of_a_pre_vote_may_be_saved_then():
         last_log_index: int
         last_log_term: int
 
-    def tell(builder, pre_vote):
+    def run_case(builder, pre_vote):
         builder.elect("0", 1)
         if pre_vote:
             request = builder.deliver(builder.send("1", "2", PreVote(2, 1, 0, 0), "Raft.pre_vote"))
@@ -372,8 +372,8 @@ def test_term_of_a_pre_vote_may_be_saved_then():
         builder.append("2", "1", 2, saved=False)
 
     told, not_told = TraceBuilder(), TraceBuilder()
-    tell(told, pre_vote=True)
-    tell(not_told, pre_vote=False)
+    run_case(told, pre_vote=True)
+    run_case(not_told, pre_vote=False)
     assert (told.broken_rule(), not_told.broken_rule()) == (None, "saved-before-reply")
 
 

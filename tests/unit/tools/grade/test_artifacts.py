@@ -153,12 +153,12 @@ def test_selection_of_failures_to_show() -> None:
         result("test_f_2a", failing("test_f_2a", 7, mistake="five"), visibility="after_published"),
     ]
 
-    def told(**how: int) -> list[tuple[str, int, bool, bool]]:
+    def artifacts(**how: int) -> list[tuple[str, int, bool, bool]]:
         return [(c.run.test, c.run.seed, c.page, c.shrink) for c in select_failures(results, Failures(**how))]
 
-    assert told() == [("test_c_2a", 4, True, True), ("test_b_2a", 3, True, True), ("test_a_2a", 1, True, False)]
-    assert told(pages=1, shrink=2) == [("test_c_2a", 4, True, True), ("test_b_2a", 3, False, True)]
-    assert told(pages=0, shrink=0) == []
+    assert artifacts() == [("test_c_2a", 4, True, True), ("test_b_2a", 3, True, True), ("test_a_2a", 1, True, False)]
+    assert artifacts(pages=1, shrink=2) == [("test_c_2a", 4, True, True), ("test_b_2a", 3, False, True)]
+    assert artifacts(pages=0, shrink=0) == []
 
 
 def drawn(source: str, test: str, *, digest: str | None = None, runs: int = 60, limit_s: float = 600) -> Artifacts:

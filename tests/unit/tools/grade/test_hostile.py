@@ -121,7 +121,7 @@ class Graded:
         (self.alone,) = grade([only], exam, jobs=1, **where, progress=GradeProgress(1, 0), watch=lambda: None)
         self.results = {result.name: result for result in results}
 
-    def told(self, name: str) -> str:
+    def report(self, name: str) -> str:
         result = self.results[name]
         reports = [run.report for test in result.tests for run in test.runs]
         return "\n".join([result.problem, *result.remarks, *reports])
@@ -138,19 +138,19 @@ def graded(tmp_path_factory: pytest.TempPathFactory) -> Graded:
 @pytest.mark.parametrize("peer", PEERS, ids=lambda peer: peer.name)
 def test_hostile_peer_gets_its_score_and_a_reason(graded: Graded, peer: hostile.Hostile) -> None:
     result = graded.results[peer.name]
-    assert result.score == (100 if peer.earns else 0), graded.told(peer.name)
-    assert peer.says in graded.told(peer.name)
+    assert result.score == (100 if peer.earns else 0), graded.report(peer.name)
+    assert peer.says in graded.report(peer.name)
     assert "The tester itself has failed" not in "".join(run.cause for test in result.tests for run in test.runs)
 
 
 def test_correct_peers_among_hostile_ones_get_full_marks(graded: Graded) -> None:
     for name in ("a_right_one", "zz_right_one"):
-        assert graded.results[name].score == 100, graded.told(name)
+        assert graded.results[name].score == 100, graded.report(name)
 
 
 def test_mutant_scores_the_same_in_a_class(graded: Graded) -> None:
     among = graded.results["wrong_one"]
-    assert (graded.alone.score, among.score) == (80, 80), graded.told("wrong_one")
+    assert (graded.alone.score, among.score) == (80, 80), graded.report("wrong_one")
     assert timeless(among) == timeless(graded.alone)
 
 
@@ -164,7 +164,7 @@ def timeless(result: Result) -> list[Outcome]:
 def test_unsaved_state_is_lost_wherever_kept(graded: Graded, peer: hostile.Hostile) -> None:
     result = graded.results[peer.name]
     earned = {test.test.part: test.passed for test in result.tests}
-    assert earned == {"2a": True, "2c": False, "2b": True}, graded.told(peer.name)
+    assert earned == {"2a": True, "2c": False, "2b": True}, graded.report(peer.name)
 
 
 def test_protocol_violation_is_flagged(graded: Graded) -> None:
@@ -180,22 +180,22 @@ def test_protocol_violation_is_flagged(graded: Graded) -> None:
         ("applies_garbage", "an undecodable command"),
         ("begins_a_giant_save", "an invalid start of a save"),
     ):
-        assert graded.kinds(name) == {Ending.MISBEHAVED}, (name, graded.told(name))
-        assert f"violated the sandbox protocol: {what}" in graded.told(name)
+        assert graded.kinds(name) == {Ending.MISBEHAVED}, (name, graded.report(name))
+        assert f"violated the sandbox protocol: {what}" in graded.report(name)
 
 
 def test_exit_and_endless_loop_are_explained(graded: Graded) -> None:
     assert Ending.DIED in graded.kinds("exit_zero_later")
     assert Ending.FORCED in graded.kinds("endless_loop")
-    assert "used more than 1 s of processor time" in graded.told("endless_loop")
+    assert "used more than 1 s of processor time" in graded.report("endless_loop")
 
 
 def test_an_archive_is_read_without_being_unpacked(graded: Graded) -> None:
     for name, says in graded.archives.items():
         result = graded.results[name]
-        assert result.score == (0 if says else 100), (name, graded.told(name))
-        assert says in graded.told(name), name
-    assert "'../evil.py' points outside the archive" in graded.told("nested_and_right")
+        assert result.score == (0 if says else 100), (name, graded.report(name))
+        assert says in graded.report(name), name
+    assert "'../evil.py' points outside the archive" in graded.report("nested_and_right")
     assert not (graded.folder / "evil.py").exists()
 
 
@@ -203,11 +203,11 @@ def test_submissions_cannot_find_hidden_tests(graded: Graded) -> None:
     for thief in graded.thieves:
         # Whoever finds something raises it, or prints it.
         result = graded.results[thief.name]
-        assert result.score == 100, graded.told(thief.name)
+        assert result.score == 100, graded.report(thief.name)
         assert {run.output.strip() for test in result.tests for run in test.runs} == {""}
     for informer in graded.informers:
         result = graded.results[informer.name]
-        assert (result.score, informer.says in graded.told(informer.name)) == (0, True), graded.told(informer.name)
+        assert (result.score, informer.says in graded.report(informer.name)) == (0, True), graded.report(informer.name)
     for path in (graded.out / "students").rglob("*"):
         if path.is_file():
             text = path.read_text()
@@ -225,7 +225,7 @@ def test_hidden_runs_start_after_all_public_runs(graded: Graded) -> None:
 
 def test_submissions_change_no_other_files(graded: Graded) -> None:
     assert (graded.victim / "keep.txt").read_text() == "still here"
-    assert graded.results["vandal"].score == 100, graded.told("vandal")
+    assert graded.results["vandal"].score == 100, graded.report("vandal")
     assert {path.name for path in graded.folder.iterdir()} == {"alone", "class", "hidden", "out", "victim"}
 
 

@@ -46,7 +46,7 @@ def hand_in(folder: Path, **files: str | None) -> Path:
     return folder
 
 
-def taken(folder: Path, wanted: WantedFiles) -> Submission:
+def load(folder: Path, wanted: WantedFiles) -> Submission:
     (found,) = load_submissions(folder, wanted, single=True).submissions
     return found
 
@@ -56,7 +56,7 @@ def taken(folder: Path, wanted: WantedFiles) -> Submission:
 
 def test_service_is_read_from_its_folder(tmp_path: Path) -> None:
     hand_in(tmp_path, raft__raft="# raft", raft__messages="# its", labrpc__server="# the lab's", kv__helper="# mine")
-    found = taken(tmp_path, WITH_SERVICE)
+    found = load(tmp_path, WITH_SERVICE)
     assert sorted(found.files) == ["kv/client.py", "kv/messages.py", "kv/server.py", "messages.py", "raft.py"]
     assert found.files["messages.py"] == b"# its"
     assert found.files[SERVER].decode() == SOURCES["kv/server.py"]
@@ -65,15 +65,15 @@ def test_service_is_read_from_its_folder(tmp_path: Path) -> None:
 
 def test_service_alone_with_reference_raft(tmp_path: Path) -> None:
     hand_in(tmp_path)
-    assert sorted(taken(tmp_path, ON_REFERENCE).files) == sorted(SOURCES)
-    assert taken(tmp_path, WITH_SERVICE).problem.startswith("The submission has no raft.py; it has kv/client.py, ")
-    assert sorted(taken(tmp_path / "kv", ON_REFERENCE).files) == sorted(SOURCES)  # its files, without the folder
+    assert sorted(load(tmp_path, ON_REFERENCE).files) == sorted(SOURCES)
+    assert load(tmp_path, WITH_SERVICE).problem.startswith("The submission has no raft.py; it has kv/client.py, ")
+    assert sorted(load(tmp_path / "kv", ON_REFERENCE).files) == sorted(SOURCES)  # its files, without the folder
 
 
 def test_submission_without_raft_or_service_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "notes.py").touch()
     assert (
-        taken(tmp_path, ON_REFERENCE).problem == "The submission has neither kv/server.py nor raft.py; it has notes.py."
+        load(tmp_path, ON_REFERENCE).problem == "The submission has neither kv/server.py nor raft.py; it has notes.py."
     )
 
 
@@ -90,7 +90,7 @@ def test_submission_without_raft_or_service_is_a_problem(tmp_path: Path) -> None
     ],
 )
 def test_remark_says_what_is_not_run(tmp_path: Path, files: dict[str, None], wanted: WantedFiles, remark: str) -> None:
-    found = taken(hand_in(tmp_path, raft__raft="# raft", **files), wanted)
+    found = load(hand_in(tmp_path, raft__raft="# raft", **files), wanted)
     assert found.problem == ""
     assert found.remarks == (remark,)
     assert SERVER not in found.files
@@ -99,7 +99,7 @@ def test_remark_says_what_is_not_run(tmp_path: Path, files: dict[str, None], wan
 def test_shared_messages_file_is_remarked(tmp_path: Path) -> None:
     for name in ("raft.py", "messages.py", "server.py", "client.py"):
         (tmp_path / name).write_text("# all in one folder")
-    assert taken(tmp_path, WITH_SERVICE).remarks == (
+    assert load(tmp_path, WITH_SERVICE).remarks == (
         "raft.py and server.py are in one folder, so messages.py was used for both. Submit the folders raft and kv "
         "instead.",
     )

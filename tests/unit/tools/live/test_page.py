@@ -63,7 +63,7 @@ def press(tab, *keys):
         settle(tab)
 
 
-def say(tab, *steps):
+def enter_steps(tab, *steps):
     for step in steps:
         tab.key(":")
         tab.write(step)
@@ -139,13 +139,13 @@ def test_what_cannot_be_done_says_why(live):
     assert tab.text("#status") == "heartbeat 2: peer 2 does not lead" and steps(tab) == []
     shown = tab.eval("document.querySelector('[data-step=\"restart 2\"]').title")
     assert shown == "not now: peer 2 is up"
-    say(tab, "frob 3")
+    enter_steps(tab, "frob 3")
     assert "there is no step 'frob'" in tab.text("#status") and steps(tab) == []
 
 
 def test_going_back_and_doing_something_else_is_a_branch(live):
     tab = live()
-    say(tab, "campaign 0", "deliver", "start 0 x", "deliver")
+    enter_steps(tab, "campaign 0", "deliver", "start 0 x", "deliver")
     press(tab, "u", "u")
     assert tab.text("#made-title") == "Step 2 of 4: go on here as a branch"
     assert "applied 0" in facts(tab, 0)
@@ -176,7 +176,7 @@ def test_a_violation_is_shown_at_its_step(live, tmp_path):
     (found,) = [one for one in load_mutants() if one.id == "double-vote"]
     (tmp_path / "raft.py").write_text(found.source())
     tab = live(tmp_path / "raft.py")
-    say(tab, "campaign 0", "campaign 1", "deliver 0->2 vote", "deliver 1->2 vote")
+    enter_steps(tab, "campaign 0", "campaign 1", "deliver 0->2 vote", "deliver 1->2 vote")
     assert tab.text("#outcome") == "violates one-vote"
     assert "voted" in tab.text("#failure") and len(tab.texts("#failure .evidence")) == 4
     press(tab, "D")
@@ -189,7 +189,7 @@ def test_changed_code_is_offered_and_compared(live, tmp_path):
     raft = tmp_path / "raft.py"
     raft.write_text(REFERENCE.read_text())
     tab = live(raft)
-    say(tab, "campaign 0", "campaign 1", "deliver 0->2 vote", "deliver 1->2 vote")
+    enter_steps(tab, "campaign 0", "campaign 1", "deliver 0->2 vote", "deliver 1->2 vote")
     (found,) = [one for one in load_mutants() if one.id == "double-vote"]
     raft.write_text(found.source())
     tab.eval(
@@ -213,7 +213,7 @@ def test_what_if_and_taking_over_a_failed_run(live, tmp_path):
     assert tab.text("#outcome") == "violates earned-commit" and steps(tab) == []
     press(tab, "v")
     assert steps(tab) == []
-    say(tab, "campaign 0")
+    enter_steps(tab, "campaign 0")
     assert "take the run over first" in tab.text("#status")
     press(tab, "ArrowUp", "ArrowUp", "ArrowUp")
     click(tab, ".action", "is lost")
@@ -221,7 +221,7 @@ def test_what_if_and_taking_over_a_failed_run(live, tmp_path):
     assert "The first difference is event" in tab.text("#banner")
     press(tab, "B", "Home", "ArrowDown", "ArrowDown", "ArrowDown", "ArrowDown", "K")
     assert tab.text("#title").startswith("from event") and tab.text("#outcome").startswith("0 steps")
-    say(tab, "heal", "run 1s")
+    enter_steps(tab, "heal", "run 1s")
     assert steps(tab) == ["heal", "run 1s"]
     press(tab, "S")
     tab.eval(
@@ -236,7 +236,7 @@ def test_an_error_of_the_peer_is_shown_with_its_line(live, tmp_path):
     head = "    def start(self, command: Any) -> tuple[int, int, bool]:\n"
     (tmp_path / "raft.py").write_text(source.replace(head, f"{head}        raise KeyError('<b>lost</b>')\n"))
     tab = live(tmp_path / "raft.py")
-    say(tab, "campaign 0", "deliver", "start 0 x")
+    enter_steps(tab, "campaign 0", "deliver", "start 0 x")
     line = source.partition(head)[0].count("\n") + 2
     assert f"raft.py:{line}" in tab.text("#failure") and "<b>lost</b>" in tab.text("#failure")
     press(tab, "u", "0", "q")
@@ -250,7 +250,7 @@ def test_hostile_commands_and_log_lines_are_only_text(live, tmp_path):
     (tmp_path / "raft.py").write_text(source.replace(head, head + line))
     tab = live(tmp_path / "raft.py")
     tab.eval("window.alert = () => { document.title = 'alerted'; }; true")
-    say(tab, "campaign 0", "deliver", "start 0 </script><img/src=x/onerror=alert(1)>", "deliver")
+    enter_steps(tab, "campaign 0", "deliver", "start 0 </script><img/src=x/onerror=alert(1)>", "deliver")
     assert "<img" in " ".join(tab.texts("#peers .box")) or "<img" in tab.text("#steps-made")
     press(tab, "b", "Escape", "S", "Escape")
     assert tab.eval("document.querySelectorAll('img').length") == 0 and tab.eval("document.title") != "alerted"
@@ -258,7 +258,7 @@ def test_hostile_commands_and_log_lines_are_only_text(live, tmp_path):
 
 def test_saved_branches_are_the_runs_that_were_seen(live):
     tab = live()
-    say(tab, "campaign 0", "deliver", "start 0 x")
+    enter_steps(tab, "campaign 0", "deliver", "start 0 x")
     text = tab.eval("fetch('scenario?branch=1').then((answer) => answer.text())")
     assert text.splitlines()[-3:] == ["campaign 0", "deliver", "start 0 x"]
     html = tab.eval("fetch('page?branch=1').then((answer) => answer.text())")
