@@ -348,7 +348,7 @@ class RuleChecker:
             term == peer.last_append_term or method == VOTE
         )
         if nothing_new and args is peer.last_append:
-            peer.last_spoke = facts.sequence  # a repetition: nothing else is new
+            peer.last_send, peer.last_send_ns = facts.sequence, event.at_ns  # a repetition: nothing else is new
             return
         for handle in handlers.same_term if nothing_new else handlers.new_term:
             handle(event, peer, message, args)
@@ -364,7 +364,7 @@ class RuleChecker:
         peer = facts.peers[event.node]
         request = None if handlers is None else facts.decoder.decode_request(message)
         if request is None or handlers is None:
-            facts.record_undecodable(peer, message.source, resembles_vote=facts.decoder.resembles_vote(message))
+            facts.record_undecodable(event, peer, message.source, resembles_vote=facts.decoder.resembles_vote(message))
             return
         facts.sequence += 1
         args = request.args
@@ -376,7 +376,7 @@ class RuleChecker:
         if request.max_extra_field > peer.max_extra_field:
             peer.max_extra_field = request.max_extra_field
         if request.may_bring_entries:
-            facts.record_undecodable(peer, message.source)
+            facts.record_undecodable(event, peer, message.source)
 
     def _handle_entries(self, event: Event, peer: PeerFacts, message: Message, request: DecodedRequest) -> None:
         new_entries = self.facts.new_entries(request)
@@ -419,7 +419,7 @@ class RuleChecker:
         peer = facts.peers[event.node]
         delivery = facts.deliveries.pop(id(message), None)
         if delivery is None or delivery.reply is None:
-            facts.record_undecodable_reply(peer, message)
+            facts.record_undecodable_reply(event, peer, message)
             return
         facts.sequence += 1
         method = message.rpc
@@ -427,7 +427,7 @@ class RuleChecker:
         request, reply = delivery.request, delivery.reply
         for handle in handlers.same_term if reply.term == peer.observed_term else handlers.new_term:
             handle(event, peer, message, request, reply)
-        facts.record_reply(event, peer, request, reply, method, message.target, delivery.max_extra_field)
+        facts.record_reply(event, peer, delivery, reply, method, message.target)
 
     def _handle_persist(self, event: Event) -> None:
         if self._on_first_save:

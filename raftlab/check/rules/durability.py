@@ -67,6 +67,8 @@ class SavedBeforeReply(_DurabilityRule):
         # When each term above its own, and each RequestVote, first reached each server: sequence numbers.
         self._new_terms: dict[tuple[str, int], int] = {}
         self._requests: dict[tuple[str, int, str], int] = {}
+        # By server and term: who first brought that term in a reply, and when.
+        self._informants: dict[tuple[str, int], tuple[str, int]] = {}
 
     def on_deliver_vote(self, event: Event, peer: PeerFacts, message: Message, request: DecodedRequest) -> None:
         args = request.args
@@ -79,6 +81,7 @@ class SavedBeforeReply(_DurabilityRule):
         self, event: Event, peer: PeerFacts, message: Message, request: DecodedRequest, reply: Any
     ) -> None:
         self._new_terms.setdefault((peer.name, reply.term), self.facts.sequence)
+        self._informants.setdefault((peer.name, reply.term), (message.target, self.facts.sequence))
 
     def on_answer_new_term(
         self, event: Event, peer: PeerFacts, message: Message, request: DecodedRequest, reply: Any, delivery: Delivery
@@ -86,9 +89,10 @@ class SavedBeforeReply(_DurabilityRule):
         # SavedBeforeCampaign checks requests in a term that the peer began itself.
         if reply.term > peer.observed_term:
             news = self._new_terms.get((peer.name, reply.term))
-            # After its latest save it has sent nothing: that save may be for a campaign whose requests are about to
-            # leave, or never will after a crash.
-            unheard = peer.last_spoke < peer.last_persist
+            # It has said nothing since its latest save, but for requests that it may have prepared before: that save
+            # may be for a term of its own, whose requests are about to leave, or never will after a crash.
+            late = self.facts.available_ns(peer, peer.last_persist_ns, peer.last_send_ns) > self.facts.grace_ns
+            unheard = peer.last_persist > peer.last_answer and (peer.last_persist > peer.last_send or not late)
             # A pre-vote or its answer may have brought that term before, or its own campaign is undecodable.
             undecodable = peer.undecodable_votes or peer.sent_undecodable_campaign
             if news is not None and peer.persist_began < news and not unheard and not undecodable:
@@ -110,8 +114,12 @@ class SavedBeforeReply(_DurabilityRule):
     def _may_be_kept(self, peer: PeerFacts, term: int, candidate: str) -> bool:
         """Whether that vote may have been saved before the request came, as a vote of an earlier term.
 
-        A peer that learns of a term from its leader may keep its earlier vote: no other peer can win that term.
+        A peer that learns of a term from its leader may keep its earlier vote: no other peer can win that term. And one
+        that learns of a term from a candidate's refusal may choose that candidate before it is asked.
         """
+        informant, informed = self._informants.get((peer.name, term), ("", 0))
+        if informant == candidate and peer.persist_began > informed:
+            return True
         saved = peer.last_persist > self._new_terms.get((peer.name, term), self.facts.sequence)
         asked_earlier = any(
             (voter, by) == (peer.name, candidate) and asked < term for voter, asked, by in self._requests

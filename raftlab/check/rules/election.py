@@ -308,7 +308,8 @@ class VotesForTheFirst(Rule):
     """While all logs are empty, they are equally up to date, so the first candidate of a term must get the vote.
 
     A peer that refuses may be a candidate of that term whose own requests are about to leave. So a refusal is reported
-    only after the grace period, in which the peer has neither sent a RequestVote nor received a later term.
+    only after the grace period, in which the peer has neither sent a RequestVote nor received a later term. One that
+    had saved something when it was asked, and had said nothing since, may hold its requests back for longer.
     """
 
     name = "votes-for-the-first"
@@ -322,6 +323,7 @@ class VotesForTheFirst(Rule):
         super().__init__(facts, reporter)
         self._candidates: dict[tuple[str, int], str] = {}  # (voter, term) -> the only one so far, or ""
         self._refusals: dict[str, tuple[int, int, Message]] = {}  # voter -> when, term, the request
+        self._silent: set[tuple[str, int]] = set()  # (voter, term): it may have voted for itself before it was asked
         self._crashes = False  # a crash could have prevented an answer
 
     def on_crash(self, peer: PeerFacts) -> None:
@@ -337,6 +339,8 @@ class VotesForTheFirst(Rule):
         self._check(event)
         if peer.name in self._refusals and request.args.term > self._refusals[peer.name][1]:
             del self._refusals[peer.name]
+        if peer.last_persist > max(peer.last_answer, peer.last_send):
+            self._silent.add((peer.name, request.args.term))
         self._asked(peer, request.args.term, message.source)
 
     def _asked(self, voter: PeerFacts, term: int, candidate: str) -> None:
@@ -356,6 +360,7 @@ class VotesForTheFirst(Rule):
             and reply.term == term
             and not peer.led_terms  # a leader may have appended an entry that no message shows yet
             and self._candidates.get((peer.name, term)) == message.source
+            and (peer.name, term) not in self._silent
             and not peer.undecodable_votes
             # §6: it may disregard a request that brings a new term, and one of a term that it learned otherwise, as
             # long as it recently heard from a leader.

@@ -19,6 +19,8 @@ from raftlab.trace.rpcs import APPEND, INSTALL, VOTE
 _RECENT_NS = 1_000_000_000
 _LONG_AGO_NS = 1 << 62
 _GRACE_NS = 150_000_000
+# From the arrival of a request to that of its reply: every caller still waits for one that is so quick.
+_PROMPT_NS = 100_000_000
 _SAVES_IN_A_ROW = 10
 
 
@@ -59,11 +61,14 @@ class PeerFacts:
         # When the latest of the completed saves began: none of them contains what the peer has learned since.
         self.persist_began = 0
         self.last_persist_ns = 0
-        self.last_spoke = 0  # sequence number of its latest send or answer
+        self.last_answer = 0  # sequence number of its latest answer
+        self.last_send = 0  # sequence number of its latest request, and when it left
+        self.last_send_ns = 0
         # By term: when the latest request arrived that it answered in that term (a sequence number), and when it
         # answered. A later term came after that arrival, but maybe before the answer left.
         self.last_answers: dict[int, tuple[int, int]] = {}
-        # When it last heard from the leader of its term, or became leader. §6: then it may disregard RequestVote.
+        # When it last heard from the leader of its term, or became leader. §6: then it may disregard RequestVote. An
+        # undecodable message may have been a heartbeat.
         self.heard_leader_ns = -_LONG_AGO_NS
         self.heard_from: dict[str, int] = {}  # who has last answered it in its own term, and when
         # The latest undecodable message from each peer, as a sequence number. `undecodable_votes` are all that may
@@ -219,7 +224,7 @@ class Facts:
 
     def record_send(self, event: Event, peer: PeerFacts, args: Any, method: str) -> None:
         term = args.term
-        peer.last_spoke = self.sequence
+        peer.last_send, peer.last_send_ns = self.sequence, event.at_ns
         if term > peer.observed_term:
             self.observe_term(peer, term, event)
         if method == VOTE:
@@ -296,7 +301,7 @@ class Facts:
         self, event: Event, peer: PeerFacts, delivery: Delivery, reply: Any, method: str, message: Message
     ) -> None:
         request = delivery.request
-        peer.last_spoke = self.sequence
+        peer.last_answer = self.sequence
         latest = peer.last_answers.get(reply.term)
         if latest is None or delivery.sequence > latest[0]:
             peer.last_answers[reply.term] = (delivery.sequence, event.at_ns)
@@ -328,14 +333,15 @@ class Facts:
         self,
         event: Event,
         peer: PeerFacts,
-        request: DecodedRequest,
+        delivery: Delivery,
         reply: Any,
         method: str,
         follower: str,
-        max_extra_field: int,
     ) -> None:
+        request, max_extra_field = delivery.request, delivery.max_extra_field
         args = request.args
-        if reply.term > peer.informed_term:
+        # §5.5: a caller that has timed out, or cancelled the call, does not read the reply.
+        if reply.term > peer.informed_term and event.at_ns - delivery.at_ns <= _PROMPT_NS:
             self.inform_of_term(peer, reply.term, event.at_ns)
         if reply.term == args.term and follower != peer.name:
             peer.heard_from[follower] = event.at_ns
@@ -499,20 +505,22 @@ class Facts:
 
     # ---- undecodable messages ---------------------------------------------------------------------------------
 
-    def record_undecodable(self, peer: PeerFacts, source: str, *, resembles_vote: bool = False) -> None:
+    def record_undecodable(self, event: Event, peer: PeerFacts, source: str, *, resembles_vote: bool = False) -> None:
         """An undecodable message from `source` has reached this peer. It may have had any content.
 
         `resembles_vote`: it has only the fields of RequestVote (a pre-vote, say), so it carries no entry, commit or
-        acknowledgement.
+        acknowledgement, and is no heartbeat.
         """
         self.sequence += 1
         peer.undecodable_votes[source] = self.sequence
         if not resembles_vote:
             peer.undecodable[source] = peer.last_undecodable = self.sequence
+            peer.heard_leader_ns = event.at_ns
+            peer.heard_from[source] = event.at_ns
 
-    def record_undecodable_reply(self, peer: PeerFacts, message: Message) -> None:
+    def record_undecodable_reply(self, event: Event, peer: PeerFacts, message: Message) -> None:
         """A reply has reached this peer, and it or its request is undecodable."""
-        self.record_undecodable(peer, message.target, resembles_vote=self.decoder.resembles_vote(message))
+        self.record_undecodable(event, peer, message.target, resembles_vote=self.decoder.resembles_vote(message))
         with suppress(labgob.DecodeError):
             vote = self.decoder.decode_flagged_vote(message)
             if vote is not None:

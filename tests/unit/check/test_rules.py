@@ -647,6 +647,69 @@ def test_voter_with_a_recent_leader_may_disregard_candidates():
     assert (lately.broken_rule(), long_ago.broken_rule()) == (None, "higher-term-wins")
 
 
+def test_undecodable_heartbeat_lets_a_voter_disregard_candidates():
+    """§6. Where the leader's heartbeats are an RPC of its own, the paper's RPCs may be silent for long."""
+    builder = TraceBuilder()
+    builder.elect("0", 1)
+    builder.append("0", "1", 1)
+    builder.now_ms += 1100
+    builder.deliver(builder.send("0", "1", 7, method="Raft.beat"))
+    builder.save("2")
+    builder.vote("2", "1", 2, granted=False, reply_term=1)
+    assert builder.broken_rule() is None
+
+
+@pytest.mark.parametrize(("later_ms", "broken"), [(20, None), (400, "saved-before-reply")])
+def test_heartbeat_prepared_before_a_save_is_not_news(later_ms, broken):
+    """A leader without a majority saves the next term, a heartbeat of the old one leaves, and it answers in the new."""
+    builder = TraceBuilder()
+    builder.elect("0", 1)
+    builder.append("0", "1", 1)
+    builder.save("0")
+    builder.now_ms += later_ms
+    builder.send("0", "2", AppendEntriesArgs(1, 0, 0, 0, [], 0))
+    builder.save("1")
+    builder.vote("1", "0", 2, granted=False, saved=False)
+    assert builder.broken_rule() == broken
+
+
+@pytest.mark.parametrize(("informant", "broken"), [("1", None), ("2", "saved-before-reply")])
+def test_vote_may_be_saved_when_a_refusal_brings_its_term(informant, broken):
+    builder = TraceBuilder()
+    builder.save("0")
+    builder.vote("0", informant, 1, granted=False, reply_term=2)
+    builder.save("0")  # the new term, and perhaps a vote for whoever refused
+    builder.save("1")
+    builder.vote("1", "0", 2, saved=False)
+    assert builder.broken_rule() == broken
+
+
+@pytest.mark.parametrize(("saved", "broken"), [(True, None), (False, "votes-for-the-first")])
+def test_candidate_may_hold_its_requests_back(saved, broken):
+    builder = TraceBuilder()
+    if saved:
+        builder.save("1")  # its term and its vote for itself
+    builder.save("0")
+    builder.vote("0", "1", 1, granted=False, saved=not saved)
+    builder.now_ms += 300
+    builder.send("1", "2", RequestVoteArgs(1 if saved else 2, 1, 0, 0))
+    assert builder.broken_rule() == broken
+
+
+@pytest.mark.parametrize(("later_ms", "broken"), [(10, "higher-term-wins"), (500, None)])
+def test_reply_that_came_too_late_may_be_unread(later_ms, broken):
+    """§5.5: the caller may have given up and asked again."""
+    builder = TraceBuilder()
+    builder.elect("0", 1)
+    request = builder.deliver(builder.send("0", "1", AppendEntriesArgs(1, 0, 0, 0, [], 0)))
+    builder.save("1")
+    builder.now_ms += later_ms
+    builder.answer(request, AppendEntriesReply(2, False))
+    builder.now_ms += 200
+    builder.send("0", "2", AppendEntriesArgs(1, 0, 0, 0, [], 0))
+    assert builder.broken_rule() == broken
+
+
 def test_a_vote_may_be_granted_again_when_its_request_comes_twice():
     builder = TraceBuilder()
     builder.elect("0", 1, voters="01")
