@@ -95,8 +95,8 @@ def _ours(folder: Path) -> Iterator[System]:
         lines = make_connections(addresses, Credentials())
 
         def save_ms() -> float:
-            told = [processes.status(peer) for peer in range(3)]
-            return statistics.mean(status.save_ms for status in told if status is not None)
+            statuses = [processes.status(peer) for peer in range(3)]
+            return statistics.mean(status.save_ms for status in statuses if status is not None)
 
         yield System(lambda: make_clerk(program, lines).put, save_ms)
         for line in lines:
@@ -160,10 +160,10 @@ def _etcd_leader(ports: list[int]) -> int:
     while True:
         for port in ports:
             try:
-                told = _post(http.client.HTTPConnection("127.0.0.1", port, timeout=5), "/v3/maintenance/status", {})
+                answer = _post(http.client.HTTPConnection("127.0.0.1", port, timeout=5), "/v3/maintenance/status", {})
             except (OSError, http.client.HTTPException, ValueError):
                 continue
-            if told.get("leader", "0") == told["header"]["member_id"] != "0":
+            if answer.get("leader", "0") == answer["header"]["member_id"] != "0":
                 return port
         if time.monotonic() > until_s:
             raise RuntimeError("etcd has no leader after 30 s")
@@ -173,10 +173,10 @@ def _etcd_leader(ports: list[int]) -> int:
 def _post(connection: http.client.HTTPConnection, path: str, body: Any) -> Any:
     connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
     response = connection.getresponse()
-    told = response.read()
+    content = response.read()
     if response.status != 200:
-        raise ValueError(f"etcd returned {response.status}: {told!r}")
-    return json.loads(told)
+        raise ValueError(f"etcd returned {response.status}: {content!r}")
+    return json.loads(content)
 
 
 _NODE = """
@@ -267,7 +267,7 @@ def _restart_s(folder: Path) -> float:
         processes.kill(0)
         began_s = time.monotonic()
         processes.start(0)
-        while (told := processes.status(0)) is None or told.applied <= _ENTRIES:
+        while (status := processes.status(0)) is None or status.applied <= _ENTRIES:
             time.sleep(0.005)
         took_s = time.monotonic() - began_s
         for line in lines:
@@ -325,8 +325,8 @@ def _stores(folder: Path) -> Iterator[str]:
     disk.close()
     database.close()
     medians = {name: 1000 * statistics.median(took) for name, took in took_s.items()}
-    told = ", ".join(f"{name} {ms:.2f} ms" for name, ms in medians.items())
-    yield f"saving one more entry to a log of 1,000: {told}"
+    times = ", ".join(f"{name} {ms:.2f} ms" for name, ms in medians.items())
+    yield f"saving one more entry to a log of 1,000: {times}"
 
 
 def facts() -> Iterator[str]:

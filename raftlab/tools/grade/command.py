@@ -107,6 +107,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="grade even where peers cannot be sandboxed (docs/instructor/sandbox.md)",
     )
     add("--no-walls", action="store_true", help=argparse.SUPPRESS)  # the name until this version
+    add("--proved", action="store_true", help=argparse.SUPPRESS)  # likewise
     add("--gradescope", type=Path, metavar="ZIP", help="write an autograder for Gradescope and exit")
 
 
@@ -115,6 +116,8 @@ def main(args: argparse.Namespace) -> int:
         return _fail("lab grade needs Linux, for its sandbox and its limits")
     if args.no_walls:
         return _fail("--no-walls was renamed to --no-sandbox")
+    if args.proved:
+        return _fail("--proved was renamed to --no-validation")
     if (args.submissions is None) == (args.gradescope is None):
         return _fail("give either SUBMISSIONS, to grade them, or --gradescope ZIP, to write an autograder")
     try:
