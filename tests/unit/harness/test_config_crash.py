@@ -1,4 +1,4 @@
-"""A server that goes down while a client is talking to it, or while it saves."""
+"""A server that crashes during a call of the tester, or during a save."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def test_calls_of_a_crashing_server_return_no_leader():
             if cfg.is_up(leader):
                 said.append(ask())
 
-        # Both have put their question, and neither has been answered, when the power goes.
+        # The crash happens after both calls and before their replies.
         for ask in (lambda: cfg.start(leader, 5), lambda: cfg.get_state(leader)):
             threading.Thread(target=client, args=(ask,)).start()
         crash = threading.Thread(target=cfg.crash1, args=(leader,))

@@ -1,4 +1,4 @@
-"""One seed is one run, in any process; and --check-determinism names the line of a peer that breaks it."""
+"""A seed determines a run in any process, and --check-determinism names the line that violates this."""
 
 import json
 import os
@@ -55,7 +55,7 @@ def test_election(make_config):
 
 
 def check(pytester, raft, code, test=ELECTION):
-    """What pytest says of an election among peers, among whom no order should come out equal by chance."""
+    """The output for an election among so many peers that two random orders are unlikely to be equal."""
     file = pytester.makepyfile(test_hidden=test)
     args = (file, "-q", "--seed", 7, "--raft", raft, "--check-determinism")
     return pytest_run_here(pytester, *args, code=code)
@@ -109,8 +109,8 @@ def ordered_by(expression):
 )
 def test_cause_of_nondeterminism_is_named(pytester, change, culprit, why):
     path = edited_reference(pytester.path, change)
-    # One candidate decides the election, and of the orders of six others one in 720 comes out equal. But of few objects
-    # only do the addresses come in another order.
+    # With 7 servers one order in 720 is equal by chance, so use 13. Only few objects have addresses in another order,
+    # so use 7 for id().
     test = ELECTION if "id(" in culprit else ELECTION.replace("servers=7", "servers=13")
     text = check(pytester, "peer.py", code=1, test=test)
     assert re.search(r"^  Nondeterministic: two runs of one seed differ, first at event \d+:$", text, re.MULTILINE)

@@ -1,4 +1,4 @@
-"""Every incarnation of every peer is executed anew: only what was saved survives, and peers share nothing."""
+"""Each incarnation of a peer is executed anew: only saved state survives, and peers share nothing."""
 
 import gc
 import inspect
@@ -47,7 +47,7 @@ def passes(path, *tests, realtime=False):
     return run
 
 
-# ---- state that is kept anywhere but on the disk -------------------------------------------------------------------
+# ---- state outside the disk ----------------------------------------------------------------------------------------
 
 # Lines for the top of raft.py, after which disk() is a dict that lasts as long as its module does.
 DISKS = {
@@ -129,7 +129,7 @@ def package_with(tmp_path, lines, *changes):
     return tmp_path / "raft.py"
 
 
-# It saves too, or the rules about saving would notice; but what it reads is not the disk.
+# It also saves, to satisfy the rules about saving, but it does not read the disk.
 KEEPS = (
     (
         "self.persister.save(state.bytes(), snapshot)",
@@ -147,7 +147,7 @@ def path_restored(monkeypatch):
 
 @pytest.fixture(params=["in-process", "isolated", "race"])
 def load(request):
-    """Loads a peer for one mode after the other."""
+    """A loader for each mode."""
     isolated = request.param == "isolated"
     if isolated and not hasattr(os, "pidfd_open"):
         pytest.skip("isolated runs need Linux")
@@ -192,7 +192,7 @@ def test_peers_and_runs_share_no_module_beside_raft_py(tmp_path, lines):
     passes(package_with(tmp_path, lines, ALONE), persist1, persist1)
 
 
-# What is changed by a name that the source of raft.py does not show.
+# Changes of objects whose names are not in the source of raft.py.
 UNSEEN = {
     "a class": ("LogEntry", "setattr(*[OWNER, 'saved', {}])"),
     "a method": ("LogEntry", "setattr(*[OWNER, 'saved', {}]); setattr(*[OWNER, '__repr__', str])"),
@@ -238,13 +238,13 @@ def test_class_passed_to_the_launcher_is_not_copied():
     assert seen == [Counted] * 3
 
 
-# ---- classes of one's own ------------------------------------------------------------------------------------------
+# ---- a peer's own classes ------------------------------------------------------------------------------------------
 
 OWN = "    def _own(self, value, cls):\n        assert value is None or type(value) is cls\n        return value\n\n"
 
 
 def reference_in_one_file(tmp_path, future=""):
-    """The reference with its messages in raft.py itself; whatever arrives must be of the peer's own class."""
+    """The reference with its messages in raft.py itself; messages must arrive as the peer's own classes."""
     source = (ROOT / "raft/raft.py").read_text()
     declarations = (ROOT / "raft/messages.py").read_text().partition("from typing import Any\n")[2]
     before, _, after = source.partition("from raft.messages import (")
@@ -269,7 +269,7 @@ def reference_in_one_file(tmp_path, future=""):
 def test_raft_py_may_define_its_own_messages(tmp_path, future):
     path = reference_in_one_file(tmp_path, future)
     mine = passes(path, TESTS["test_basic_agree_2b"], persist1)
-    # What travels is the same, bit for bit.
+    # The messages are equal, bit for bit.
     assert mine.digest == run_test(persist1, load_peer(ROOT / "raft/raft.py"), 7).digest
 
 
@@ -289,7 +289,7 @@ class Op:
 
 
 def with_ops(tmp_path, lines=""):
-    """With each entry an Op of the peer's own class travels, and is saved."""
+    """Each entry contains an Op of the peer's own class, which is sent and saved."""
     path = package_with(
         tmp_path,
         OP + lines,
@@ -426,7 +426,7 @@ def test_changes_of_the_process_are_made_once(tmp_path, monkeypatch):
     assert sys.path.count("/nowhere") == 1
 
 
-# ---- what others see -----------------------------------------------------------------------------------------------
+# ---- introspection -------------------------------------------------------------------------------------------------
 
 
 def test_sys_modules_is_restored_after_a_run(tmp_path):

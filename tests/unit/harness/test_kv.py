@@ -1,4 +1,4 @@
-"""The tester of services: what it hears, what it accuses, and what it does not decide."""
+"""The tester of services: what it observes, what it reports, and what it leaves undecided."""
 
 import re
 
@@ -52,7 +52,7 @@ def report_of(path, test=a_few, seed=1):
     return squeezed("\n".join(report.message_lines(run.error)))
 
 
-# ---- what it hears -------------------------------------------------------------------------------------------------
+# ---- observations --------------------------------------------------------------------------------------------------
 
 
 def test_trace_has_operations_and_snapshots():
@@ -65,7 +65,7 @@ def test_trace_has_operations_and_snapshots():
     assert (operations[-1].detail.op, operations[-1].detail.key) == ("get", "x")
     assert operations[-1].detail.value == "".join(f"<{number}>" for number in range(30))
     assert any(event.kind == SNAPSHOT for event in trace)
-    assert run.checks_off == []  # what a service says is no Raft, and is passed over in silence
+    assert run.checks_off == []  # a service's RPCs are not Raft's, and are ignored
     assert run.lines[0].startswith("Test: a few operations")
     assert " 31 " in run.lines[0]
 
@@ -109,7 +109,7 @@ def test_example_in_the_docs_passes(tmp_path):
         assert run_test(test, load_peer(RAFT, kv=KV), seed).error is None
 
 
-# ---- what it accuses -----------------------------------------------------------------------------------------------
+# ---- what it reports -----------------------------------------------------------------------------------------------
 
 
 def deaf(tmp_path):
@@ -208,14 +208,14 @@ def test_service_that_waits_with_its_lock_is_diagnosed(tmp_path):
 
 
 def test_clerk_that_sends_nothing_fails_every_test(tmp_path):
-    """The clerk is the student's, and what it returns is believed: only another client's can prove it wrong."""
+    """Results of a student's clerk can only be contradicted by those of another client."""
     path = service(tmp_path)
-    (tmp_path / "client.py").write_text(ASKS_NOBODY)
+    (tmp_path / "client.py").write_text(SENDS_NOTHING)
     program = load_peer(RAFT, kv=path)
     assert [name for name, test in TESTS.items() if run_test(test, program, 1).error is None] == []
 
 
-ASKS_NOBODY = """
+SENDS_NOTHING = """
 class Clerk:
     def __init__(self, servers):
         self.data = {}
@@ -236,7 +236,7 @@ def test_a_get_must_return_a_string(tmp_path):
     assert report_of(path).startswith("get('x') of client 0 returned None; it must return a str")
 
 
-# ---- what it does not decide ---------------------------------------------------------------------------------------
+# ---- undecided histories -------------------------------------------------------------------------------------------
 
 
 @collect
@@ -270,7 +270,7 @@ def test_unknown_linearizability_fails_as_the_lab_s_error(monkeypatch):
 
 
 def test_long_linearizability_search_does_not_trip_the_watchdog(monkeypatch):
-    """The watchdog looks at processor time, and so would decide about a slow machine."""
+    """The watchdog measures processor time, so the result would depend on the machine."""
 
     def searching(operations, alive):
         for _ in range(1000):  # some seconds

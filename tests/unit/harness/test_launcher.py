@@ -1,4 +1,4 @@
-"""The harness starts peers without knowing where they run, and their processes know nothing of the harness."""
+"""The harness does not depend on where peers run, nor their processes on the harness."""
 
 import json
 import subprocess

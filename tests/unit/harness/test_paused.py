@@ -1,4 +1,4 @@
-"""pause(), resume(), freeze_clock(), unfreeze_clock(): their effect on a cluster, and on no verdict."""
+"""pause(), resume(), freeze_clock(), unfreeze_clock(): their effects, and that they cause no failures."""
 
 import pytest
 
@@ -29,7 +29,7 @@ def passes(test, launcher=REFERENCE, **kwargs):
     return done
 
 
-# ---- words -----------------------------------------------------------------------------------------------------
+# ---- errors ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -195,11 +195,11 @@ def test_duplicates_and_replies_wait_for_resume_too():
     assert {events.DUPLICATE, events.DELIVER, events.REPLY} <= set(later)
 
 
-# ---- time that the lab has taken is not counted -----------------------------------------------------------------
+# ---- time limits do not count pauses ----------------------------------------------------------------------------
 
 
 class Slow(Raft):
-    """Its start() waits for a lock that another of its threads may hold when it is stopped."""
+    """Its start() waits for a lock that another thread may hold when the server is paused."""
 
     def __init__(self, *args):
         self.gate = threading.Lock()
@@ -217,7 +217,7 @@ def test_call_interrupted_by_a_pause_is_not_reported():
         leader = cfg.check_one_leader()
         caller = threading.Thread(target=cfg.start, args=(leader, "x"))
         cfg.pause(leader)
-        # start() is refused now, but one that had begun would wait: begin it behind the tester's back.
+        # Now start() is refused, but an earlier call would wait: make one without the tester.
         slot = cfg._slots[leader]
         slot.paused = False
         caller.start()
@@ -232,7 +232,7 @@ def test_call_interrupted_by_a_pause_is_not_reported():
 
 
 def test_paused_handler_is_not_late():
-    """answers-requests allows 2 s; a peer stopped in the middle of a save, for longer, answers when it can."""
+    """answers-requests allows 2 s. A peer that is paused longer, in a save, may reply later."""
 
     @collect
     def test(make_config):
@@ -257,7 +257,7 @@ def test_paused_handler_is_not_late():
 
 
 def test_pause_of_a_frozen_server_does_not_count_as_its_time():
-    """Held, then paused, then released, then continued: all of it was taken from it, and not only the latter part."""
+    """Frozen, paused, unfrozen, resumed: none of this time counts as the server's."""
 
     @collect
     def test(make_config):
@@ -315,12 +315,12 @@ def test_silent_peer_is_reported_while_another_is_paused():
     assert isinstance(error, Failure) and error.rule == "answers-requests", error
 
 
-# ---- no peer acts by itself while its clock is held ---------------------------------------------------------------
+# ---- peers with frozen clocks do not act by themselves------------------------------------------------------------
 
 
 @pytest.fixture
 def hours(monkeypatch):
-    """A test may take that long here."""
+    """Raises the time limit of a test."""
     monkeypatch.setattr("raftlab.harness.config.MAX_TEST_S", 2 * HOUR_S)
 
 
@@ -334,7 +334,7 @@ def acts_of(trace, node, since_ns, until_ns):
 
 @pytest.mark.parametrize("peer", RIGHT_PEERS, ids=lambda mutant: mutant.id)
 def test_peer_campaigns_only_while_its_clock_runs(peer, tmp_path, hours):
-    """Nobody's time passes for an hour. Then one's does, and everybody answers it."""
+    """All clocks are frozen for an hour. Then one runs, and all peers reply to it."""
 
     @collect
     def test(make_config):
@@ -350,7 +350,7 @@ def test_peer_campaigns_only_while_its_clock_runs(peer, tmp_path, hours):
                 break
         else:
             raise AssertionError("it does not campaign")
-        # Others may call back, in the instant in which they hear it; by themselves they do nothing.
+        # The others may send RPCs when they receive one, but nothing by themselves.
         heard = {(e.node, e.at_ns) for e in cfg._runtime.trace if e.kind == events.DELIVER}
         sent = [e for e in cfg._runtime.trace if e.kind == events.SEND and e.node != "1"]
         assert not [e for e in sent if (e.node, e.at_ns) not in heard]
@@ -360,7 +360,7 @@ def test_peer_campaigns_only_while_its_clock_runs(peer, tmp_path, hours):
 
 @pytest.mark.parametrize("peer", RIGHT_PEERS, ids=lambda mutant: mutant.id)
 def test_follower_with_a_frozen_clock_does_not_time_out(peer, tmp_path):
-    """The others' time goes on, and it is cut off: a follower whose own time went on would campaign."""
+    """It is disconnected while the others' time passes: with a running clock it would campaign."""
     span = []
 
     @collect

@@ -1,4 +1,4 @@
-"""The same peers on real threads: they pass, their exceptions fail the test, and nothing stays behind."""
+"""Peers on real threads: they pass, their exceptions fail the test, and no thread remains."""
 
 import threading
 import time
@@ -25,7 +25,7 @@ def _nothing_stays_behind():
 
 
 def leftover(before):
-    """Threads of the lab's own and of the reference; the tests' small peers never end theirs."""
+    """Threads of the lab and of the reference. The small peers of these tests never end theirs."""
     return [t.name for t in threading.enumerate() if t not in before and "(ticker)" not in t.name]
 
 

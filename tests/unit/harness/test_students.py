@@ -1,4 +1,4 @@
-"""What a student is told: every usual mistake gives a short failure that names the line, within seconds."""
+"""Each usual mistake of a student gives a short failure that names the line, within seconds."""
 
 import inspect
 import sys
@@ -70,7 +70,7 @@ def test_import_that_does_not_end_is_refused(tmp_path, monkeypatch):
     ticks = count()
     monkeypatch.setattr(
         "raftlab.harness.loader.time.process_time", lambda: next(ticks)
-    )  # nobody else has the processor
+    )  # no other process uses the processor
     path = written(tmp_path, "def wait():\n    while True:\n        pass\n\n\nwait()\n")
     message = load_error(path)
     assert message.startswith("raft.py:")
@@ -118,7 +118,7 @@ def test_an_exception_in_a_handler(tmp_path):
 
 
 def test_index_error_shows_the_numbers_in_its_line(tmp_path):
-    """The words say only that a list is too short, not which index it was, of how many, and what had been asked."""
+    """Python's message does not have the index and the length of the list."""
     path = edited_reference(
         tmp_path,
         ("last = self._last_log_index()\n            up_to", "last = self._last_log_index() + 3\n            up_to"),
@@ -166,7 +166,7 @@ def test_frames_of_the_lab_are_not_shown(tmp_path):
     assert "labrpc" not in text and "raftlab" not in text and "labsim" not in text
 
 
-# ---- the wrong shape -----------------------------------------------------------------------------------------------
+# ---- wrong results -------------------------------------------------------------------------------------------------
 
 
 def test_init_with_the_wrong_arguments(tmp_path):
@@ -216,7 +216,7 @@ def test_a_handler_that_returns_nothing(tmp_path):
     assert line_of(path, "def request_vote") in text.splitlines()[-1]
 
 
-# ---- waiting for ever ----------------------------------------------------------------------------------------------
+# ---- blocked calls -------------------------------------------------------------------------------------------------
 
 
 def test_a_lock_taken_twice(tmp_path):
@@ -291,7 +291,7 @@ def test_a_test_that_takes_too_long_in_virtual_time(tmp_path):
     ]
 
 
-# ---- the real world ------------------------------------------------------------------------------------------------
+# ---- real modules --------------------------------------------------------------------------------------------------
 
 LABSIM = "from labsim import queue, random, threading, time"
 
@@ -358,7 +358,7 @@ def test_system_exit_in_a_method_is_an_error(tmp_path):
     assert line_of(path, "raise SystemExit(4)") in text
 
 
-# ---- where in the test ---------------------------------------------------------------------------------------------
+# ---- the test's line -----------------------------------------------------------------------------------------------
 
 
 def test_failure_names_the_line_of_the_test(tmp_path):
@@ -388,7 +388,7 @@ def test_base_peers_of_these_tests_pass(tmp_path):
 
 
 def test_leader_may_send_entries_in_any_number_of_messages(tmp_path):
-    """Only the search for the place where logs part must be short."""
+    """Only the search for the last common entry must be short."""
     one = ("entries = self.log[prev + 1 - base :]", "entries = self.log[prev + 1 - base : prev + 2 - base]")
     (test,) = select(["test_backup_costs_few_rpcs_2b"])
     assert run_test(test, load_peer(edited_reference(tmp_path, one)), 1).error is None

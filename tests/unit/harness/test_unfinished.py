@@ -1,4 +1,4 @@
-"""A peer that is not finished yet is judged by what its part asks, and told what comes next."""
+"""An unfinished peer is tested only on the requirements of its part, and the report names what is missing."""
 
 import pytest
 
@@ -48,7 +48,7 @@ def test_peer_that_never_saves_fails_at_the_first_crash(tmp_path):
 
 
 def test_incomplete_save_is_reported_with_what_is_missing(tmp_path):
-    """It saves the votes it grants; it should have saved its campaign before."""
+    """It saves granted votes, but not its own campaign."""
     campaign = "        self.voted_for = self.me\n"
     path = edited_reference(tmp_path, (f"{campaign}        self._persist()\n", campaign))
     error = error_of(path, elect)
@@ -58,14 +58,14 @@ def test_incomplete_save_is_reported_with_what_is_missing(tmp_path):
 
 
 def test_candidate_may_refuse_before_its_requests_leave(tmp_path):
-    """Two that poll campaign in one instant: each has voted for itself before the other can see a request of it."""
+    """Two peers that poll campaign in one instant: each votes for itself before it receives the other's request."""
     path = edited_reference(tmp_path, ("random.uniform(*ELECTION_TIMEOUT_S)", "random.choice((0.4, 0.5, 0.6))"))
     launcher = load_peer(path)
     errors = [run_test(elect, launcher, seed).error for seed in range(20)]
     assert [str(error) for error in errors if error is not None] == []
 
 
-# ---- holes ---------------------------------------------------------------------------------------------------------
+# ---- unfinished methods --------------------------------------------------------------------------------------------
 
 HOLLOW = """\
 from labsim import threading
@@ -94,7 +94,7 @@ def test_unfinished_method_is_reported_once_for_all_tests(tmp_path):
 
 
 def test_two_unfinished_methods_with_one_text_are_both_reported(tmp_path):
-    """The second is reached only by the test with seven peers."""
+    """Only the test with seven peers reaches the second one."""
     path = written(tmp_path, HOLLOW.replace("        raise", "        raise NotImplementedError\n        raise"))
     path.write_text(
         path.read_text().replace(

@@ -1,4 +1,4 @@
-"""What a peer claims, its messages must prove; and where nobody can read these, that is an outcome of its own."""
+"""Leadership and commits must be proved by messages; if these cannot be decoded, the outcome is unverified."""
 
 import re
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ TESTS = {test.name: test for part in "ab" for test in load_tests(ROOT / f"tests/
 ELECTION = TESTS["test_initial_election_2a"]
 AGREEMENT = TESTS["test_basic_agree_2b"]
 
-# Their acknowledgements travel in calls of their own, in "relay" only those of what is relayed
+# They acknowledge in RPCs of their own, "relay" only relayed entries
 # (docs/instructor/grading.md).
 UNDECODABLE = {"added_ack", "pull"}
 
@@ -219,7 +219,7 @@ class Raft(_Votes):
 
 @pytest.mark.parametrize(("method", "renamed"), [("request_vote", False), ("ask", True)])
 def test_type_used_by_two_methods_needs_the_paper_s_name(tmp_path, method, renamed):
-    """A pre-vote may travel in RequestVoteArgs: of two other names nobody knows which one is the vote."""
+    """A pre-vote may use RequestVoteArgs: of two renamed methods it is unknown which one is the vote."""
     folder = renamed_package(tmp_path, request_vote=method)
     with (folder / "raft.py").open("a", encoding="utf-8") as file:
         file.write(PRE_VOTE)
@@ -249,7 +249,7 @@ class InvitedArgs:
     [(True, "0", []), (True, "", ["earned-leadership"]), (False, "0", ["Leadership"])],
 )
 def test_leadership_transfer_is_verified_by_flagged_votes(led_before, voters, expected):
-    """Whom a leader asks to campaign may say so by a flag in RequestVote (dissertation 3.10)."""
+    """A peer that its leader asked to campaign may set a flag in RequestVote (dissertation 3.10)."""
     builder = TraceBuilder()
     if led_before:
         builder.elect("0", 1)

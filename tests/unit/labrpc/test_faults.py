@@ -1,4 +1,4 @@
-"""labrpc on a bad network: every fault by its statistics over thousands of calls, and the same run from the same seed.
+"""labrpc with faults: the statistics of each fault over thousands of calls, and equal runs for equal seeds.
 
 Seeds are fixed, so nothing here is flaky; the bounds are four standard deviations wide all the same, so that a
 change of the order of draws does not break a test.
@@ -31,7 +31,7 @@ def assert_rate(hits: int, of: int, expected: float) -> None:
 
 
 def assert_uniform(values: list[float], low: float, high: float) -> None:
-    """All within the range, reaching both its ends, and spread as evenly as chance would have it."""
+    """Asserts that values are uniformly distributed over the range."""
     assert low <= min(values) and max(values) <= high, f"{min(values)}..{max(values)}, not {low}..{high}"
     for part in range(4):
         edge = low + (high - low) * part / 4
@@ -133,7 +133,7 @@ def test_long_reordering_delays_two_thirds_of_replies() -> None:
 
 
 def test_long_reordering_really_reorders() -> None:
-    """Calls sent one after the other: of two neighbours, one third come back the wrong way round or nearly so."""
+    """Of consecutive calls, about one third of the pairs return in reverse order."""
 
     def body() -> None:
         lab = Lab()
@@ -248,7 +248,7 @@ def test_duplicates_arrive_up_to_200_ms_later() -> None:
         assert_uniform([e.at_ns / 1e6 for e in events("duplicate")], 0, 200)
         assert sorted(e.detail.decode_args().number for e in events("duplicate")) == sorted(twice)
         assert notes() == {DropReason.NOBODY_WAITS: len(twice)}
-        # Its own message, of the same id: its handler may have answered otherwise.
+        # Another message with the same id: its handler may have replied differently.
         first = {e.message: e.detail for e in events("send")}
         assert all(e.detail is not first[e.message] and e.detail.id == e.message for e in events("duplicate"))
 
@@ -404,11 +404,11 @@ def test_faults_work_on_real_threads_too() -> None:
     assert_nothing_in_flight(lab.network)
 
 
-# ---- everything at once --------------------------------------------------------------------------------------------
+# ---- combined faults -----------------------------------------------------------------------------------------------
 
 
 def storm(seed: int, *, trace: bool = True, calls: int = 10_000, kills: bool = False) -> str:
-    """Callers on five servers, every fault there is, servers that come and go. Gives the digest."""
+    """Callers on five servers, with all faults, while servers are added and deleted: the digest."""
     sim = Simulation(seed, trace=trace)
 
     def body() -> None:

@@ -1,4 +1,4 @@
-"""labrpc on a good network: what the MIT lab's own labrpc tests check, and what goes wrong by the program's mistake.
+"""labrpc without faults: what MIT's labrpc tests check, and errors for mistakes in a program.
 
 Tests that take `runtime` run twice, in a simulation and on real threads. Faults are in test_faults.py.
 """
@@ -37,7 +37,7 @@ class Other:
 
 
 class Echo:
-    """A service with one of everything."""
+    """A service with handlers of all kinds."""
 
     def __init__(self) -> None:
         self.seen: list[int] = []
@@ -125,7 +125,7 @@ class Lab:
                 self.ends[source, target] = self.wire(f"{source}-{target}", target, source)
 
     def server(self, name: str) -> Server:
-        """A new server of that name's node and service."""
+        """A new server for this name, with its own node and service."""
         server = Server(self.nodes[int(name)])
         server.add_service(Service(self.services[int(name)]))
         return server
@@ -161,7 +161,7 @@ def assert_nothing_in_flight(network: Network) -> None:
 
 
 def together(*bodies: Callable[[], object]) -> list[Any]:
-    """What they return, run at the same time."""
+    """The results of functions that run concurrently."""
     results: list[Any] = [None] * len(bodies)
 
     def run(i: int) -> None:
@@ -403,7 +403,7 @@ def test_call_ends_when_its_server_is_deleted(runtime: Runtime) -> None:
 
 
 class Relay:
-    """Asks the next one, and is asked back while it waits."""
+    """Calls the next server, which calls back while it waits."""
 
     def __init__(self, next_end: ClientEnd) -> None:
         self.next_end = next_end
@@ -445,7 +445,7 @@ def test_handler_that_never_returns_blocks_no_other_call(runtime: Runtime) -> No
 
 
 def test_the_answer_of_a_deleted_server_is_never_delivered() -> None:
-    """The handler runs on (only a crash would stop it), and its answer is ready before the caller has given up."""
+    """The handler continues (only a crash stops it), and replies before the caller has given up."""
 
     def body() -> None:
         lab = Lab()
@@ -505,12 +505,12 @@ def test_changes_after_the_call_do_not_reach_the_receiver() -> None:
     simulate(body)
 
 
-# ---- power cuts --------------------------------------------------------------------------------------------
+# ---- crashes -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("latency_ms", [0, 50])
 def test_a_call_ends_when_its_servers_node_is_killed(latency_ms: int) -> None:
-    """Even if nobody deletes the server: a request waits in its handler, or is on its way there or back."""
+    """Even if the server is not deleted: with a request in its handler, or in flight either way."""
 
     def body() -> None:
         lab = Lab(2, nodes=True)
@@ -814,7 +814,7 @@ def test_failed_handler_prints_its_traceback_before_calls_fail(
     shown: list[tuple[BaseException | None, bool]] = []
 
     def show(args: Any) -> None:
-        # A hook that takes its time: a caller told too early would be told while it waits.
+        # A slow hook: a caller that failed too early would fail while the hook waits.
         shown.append((args.exc_value, told.wait(0.05)))
 
     monkeypatch.setattr("threading.excepthook", show)

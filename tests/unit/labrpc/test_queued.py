@@ -1,4 +1,4 @@
-"""Messages that wait on their way until somebody says what becomes of them."""
+"""Queued messages, which wait in flight until they are delivered or dropped."""
 
 from dataclasses import dataclass
 
@@ -39,7 +39,7 @@ class Holding(SeededSource):
 
 
 def run(script):
-    """script(network, echo, got): `got` has what the call returned, once it has."""
+    """script(network, echo, got): `got` has the result of the call after it returns."""
     simulation = Simulation(1, choice_source=Holding(1))
 
     def main():

@@ -1,4 +1,4 @@
-"""The guard: a task that reaches for the real runtime is told its line and the fix; everybody else is undisturbed."""
+"""The guard: a task that uses the real clock, threads or random gets an error; other code is not affected."""
 
 import importlib
 import itertools
@@ -267,7 +267,7 @@ def test_a_process_pool_cannot_fork_behind_our_back(student):
     [("asyncio", THREAD, USE_THREADS), ("subprocess", THREAD, NO_PROCESSES), ("multiprocessing", THREAD, NO_PROCESSES)],
 )
 def test_a_first_import_inside_a_task_is_refused(tmp_path, name, why, fix):
-    """In a process of its own, because here these modules are loaded long since."""
+    """In a new process, because these modules are already loaded in this one."""
     (tmp_path / "peer.py").write_text(
         f"from labsim import Simulation\n\n\ndef main():\n    import {name}\n\n\nSimulation(1).run(main)\n"
     )
@@ -312,7 +312,7 @@ def test_main_is_no_exception(student):
 
 
 def test_harmless_uses_are_left_alone():
-    """Arithmetic on given times, seeded generators, and other people's locks that nobody waits for."""
+    """Arithmetic on given times, seeded generators, and locks of other code that are not waited for."""
     lock = real_threading.Lock()
 
     def main():
@@ -385,7 +385,7 @@ def test_a_logger_and_handler_can_be_made_inside_a_task(tmp_path):
     assert (tmp_path / "log.txt").read_text() == "written\n"
 
 
-# ---- everybody else ------------------------------------------------------------------------------------------------
+# ---- other code ----------------------------------------------------------------------------------------------------
 
 
 def test_other_os_threads_use_the_real_modules():

@@ -1,4 +1,4 @@
-"""The pytest plugin as its users meet it: what is printed, which seeds are run, and that hidden tests get all of it."""
+"""The pytest plugin as users see it: output, seeds, and hidden tests."""
 
 import re
 import signal
@@ -47,7 +47,7 @@ def hidden(folder, source):
 
 @pytest.fixture
 def run(pytester):
-    """pytest, in this process if it can be: what it prints. Its exit code must be this one."""
+    """The output of pytest, run in this process if possible. Asserts its exit code."""
 
     def run(*args, code, elsewhere=False):
         if elsewhere or "-n" in args:
@@ -102,7 +102,7 @@ def test_failure_prints_only_the_lab_s_report(run, pytester):
     report = alone.partition("= FAILURES =")[2].partition("\n")[2].partition("\n\n1 failed")[0] + "\n"
     pattern = re.escape(FAILURE.format(peer="P", source="S", line=line_of(path, "raise Value")[8:]))
     assert re.fullmatch(pattern.replace("P", r"\d", 1).replace("S:", r"\d:", 1), report), alone
-    # The very same text among other tests, in a worker.
+    # The same text with other tests, in a worker.
     assert report in among
     assert alone.startswith(
         "raftlab: peer.py, seed 7\nFAILED test_initial_election_2a  seed 7: ValueError: voted_for\n"
@@ -126,7 +126,7 @@ def test_one_mistake_in_many_tests_is_reported_once(run, pytester, workers):
     first = re.search(rf"^FAILED (\w+)  seed 7: {said}$", while_it_ran, re.MULTILINE)[1]
     as_it = re.findall(rf"^FAILED (\w+)  seed 7: same failure as {first}$", while_it_ran, re.MULTILINE)
     assert {first, *as_it} == set(tests)
-    # In the order of the files, whichever worker was quicker.
+    # In the order of the files, whichever worker was faster.
     report, _, others = told.partition("\n  The same in:\n")
     assert f"\n{tests[0]}  seed 7\n  {said}\n" in report
     assert re.findall(r"\btest_\w+", others) == tests[1:]

@@ -1,4 +1,4 @@
-"""What a test is a test of."""
+"""Making LabTests from functions: kind, name and part."""
 
 from pathlib import Path
 

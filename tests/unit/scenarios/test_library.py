@@ -1,4 +1,4 @@
-"""The scenarios that come with the lab: what they show is what their files say, and peers of other designs pass too."""
+"""The lab's scenarios show what their files say, and correct peers of other designs pass."""
 
 import pytest
 
@@ -17,10 +17,10 @@ REFERENCE = InProcessLauncher(Raft)
 
 SCRIPTS = [read_script(file) for file in scenario_files()]
 DESIGNS = [mutant for mutant in load_mutants() if mutant.id.startswith("design-")]
-# Each of them plays every fifth scenario, its neighbour others; in a soak all.
+# Each design runs every fifth scenario, the next design others; in a soak each runs all.
 SHARE = 1 if SOAK else 5
-# Their elections are not Figure 2's: pre-vote, and the disregard of §6. Or they replicate, acknowledge or tell of
-# commits by an RPC of their own.
+# Their elections differ from Figure 2 (pre-vote, or ignored candidates, §6), or they replicate, acknowledge or announce
+# commits in RPCs of their own.
 NOT_PLAIN = tuple(
     f"design-{name}"
     for name in ("pre-vote", "pipeline", "chunked", "disk-thread", "generators", "pull", "added-ack", "gossip")

@@ -1,4 +1,4 @@
-"""Logs with given terms: a history is found for every legal one, it leads there, and the others are refused."""
+"""Logs with given terms: possible logs get a history that produces them, and others are refused."""
 
 import pytest
 from hypothesis import given, settings
@@ -18,7 +18,7 @@ FIGURE_7 = [
 
 
 def outcome(history, peers):
-    """The logs that this history leads to, and what is committed; every election must be one that can be won."""
+    """The logs and the commit index that this history produces. Asserts that each election can be won."""
     logs, committed = [[] for _ in range(peers)], 0
     for plan in history:
         leader = logs[plan.leader]
@@ -76,7 +76,7 @@ def test_impossible_logs_are_refused_with_the_term(logs, commit, said):
 
 @st.composite
 def legal_logs(draw):
-    """Logs that a cluster of peers has come to, by whatever way, truncations included. Leaders send all they have, and
+    """Random logs that a cluster can produce, with truncations. Leaders send all they have, and
     may be lost at any time."""
     peers = draw(st.sampled_from([3, 5]))
     logs = [[] for _ in range(peers)]

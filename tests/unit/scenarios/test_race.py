@@ -28,7 +28,7 @@ deliver 1->0 append reply
 
 
 class Late(SeededSource):
-    """A turn is lost as often as it can be, and comes back 40 ms later."""
+    """Preempts as often as possible, for 40 ms."""
 
     def choose(self, place, ordinal, distribution):
         return Preemption(1, 40_000_000) if place[0] == "preempt" else super().choose(place, ordinal, distribution)

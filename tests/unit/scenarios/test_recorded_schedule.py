@@ -1,4 +1,4 @@
-"""What a test does, as data: noted without a trace of it in the run, left out, and done again without the test."""
+"""A test's operations: recorded without changing the run, omitted, and replayed without the test."""
 
 import pytest
 
@@ -124,7 +124,7 @@ def test_replay_without_the_test_skips_inapplicable_operations(peer):
 
 
 def test_threads_of_the_test_are_replayed_as_threads(peer):
-    """One that waits keeps no other from acting."""
+    """A thread that waits does not block the others."""
     acts = [
         ScheduledOperation(0, "make_client", ["client 0", None]),
         ScheduledOperation(0, "client.get", ["client 0", "k"], by="a thread"),

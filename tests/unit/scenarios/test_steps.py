@@ -1,4 +1,4 @@
-"""What each step does, and what an expectation says that is not met."""
+"""What each step does, and what a failed expectation says."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ REFERENCE = InProcessLauncher(Raft)
 
 
 def play(text, launcher=REFERENCE, seed=7, **options):
-    """The run of a script, and what its `show`s showed."""
+    """The run of a script, and the output of each `show`."""
     shown = []
     script = parse_script(text, "steps.scenario")
     run = run_test(make_lab_test(script, on_output=lambda step, out: shown.append(out)), launcher, seed, **options)
@@ -310,7 +310,7 @@ def test_armed_crash_may_happen_in_a_snapshot():
 
 
 def test_armed_crash_may_happen_while_a_step_waits():
-    """It campaigns, and saves, while a step waits for it to lead."""
+    """It campaigns and saves while a step waits for its leadership."""
     told = set()
     for before_ms in range(0, 700, 100):
         run, _ = play(f"run 0 {before_ms}ms\ncrash 0 before save\nheartbeat 0\n")
@@ -329,7 +329,7 @@ def test_expect_progress_repairs_all_faults_first():
     config = run.configs[0]
     assert all("progress" in config.applied(i).values() for i in range(3))
     assert "down" not in shown and "paused" not in shown
-    # And then nothing happens by itself again.
+    # Afterwards nothing happens by itself again.
     kinds = [event.kind for event in run.simulation.trace]
     last_step = len(kinds) - 1 - kinds[::-1].index(events.STEP)
     assert events.SEND not in kinds[last_step : kinds.index(events.STOP)]
@@ -346,14 +346,14 @@ def test_drop_with_star_drops_all_matching_messages():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_logs_step_commits_no_more_than_requested(seed):
-    """Two entries are started one after the other, and the answer to the first one alone must not be told either."""
+    """Two entries are started one after the other: the reply to the first must not be delivered either."""
     text = "logs 0: 1 1 1\nlogs 1: 1 1 1\ncommit 1\nexpect 1 applied up to 1\n"
     passes(text, seed=seed)
     passes("logs 0: 1 1 1\nlogs 1: 1 1 1\nexpect 0 applied up to 0\nexpect 1 applied up to 0\n", seed=seed)
 
 
 def test_expectation_checks_the_reply_to_the_last_request(tmp_path):
-    """A right peer may take its time to refuse; what it accepted before is no answer."""
+    """A correct peer may refuse later; an earlier acceptance does not count."""
     source = Path(Raft.__init__.__code__.co_filename).read_text(encoding="utf-8")
     handler = '        """AppendEntries RPC, receiver (Figure 2, steps 1 to 5)."""\n'
     assert handler in source
@@ -390,7 +390,7 @@ def pre_vote_peer():
 def test_pre_votes_are_answered_in_a_campaign():
     run, _ = play("elect 0 with 1\ndeliver 0->1 append\nelect 2 with 1\nexpect leader 2 term 2\n", pre_vote_peer())
     assert run.error is None
-    # And of none that it was not sent in this step.
+    # Nor of a term in a request of an earlier step.
     run, _ = play("run 0 400ms\ncampaign 2\nexpect in flight 0->1 pre_vote\n", pre_vote_peer())
     assert run.error is None
 
@@ -404,7 +404,7 @@ def test_strict_scenario_answers_no_pre_votes():
     assert "did not request votes" in fails("strict\ncampaign 0\n", pre_vote_peer()).text
 
 
-# Peer 2 lacks what the others have, and nobody would vote for it.
+# Peer 2 lacks an entry, so no peer would vote for it.
 REFUSED_BEFOREHAND = "elect 0 with 1 2\nstart 0 x\nreplicate 0->1\ncampaign 2\n"
 
 

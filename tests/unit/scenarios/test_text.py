@@ -81,7 +81,7 @@ def test_logs_of_several_lines_are_one_step():
 
 @pytest.mark.parametrize("word", STEPS)
 def test_every_usage_is_valid_syntax(word):
-    """The examples in a message are steps themselves; where there are several, the first one."""
+    """The examples in error messages are valid steps. Of several, the first is tested."""
     usage = STEPS[word].usage.partition(",")[0].partition(" (")[0].partition(" or ")[0]
     parse_script(f"peers 6\nsnapshots\n{usage}\n", "x")
 
