@@ -324,7 +324,7 @@ class Servers:
 
         return begin
 
-    # ---- disks, and crashes in the middle of things ------------------------------------------------------------
+    # ---- disks, and crashes at saves and replies ---------------------------------------------------------------
 
     def _make_slow_save(self, disk: PeerDisk) -> Callable[[int], None]:
         def saving(number: int) -> None:
