@@ -468,7 +468,7 @@ def test_undecodable_messages_are_remarked(tmp_path: Path) -> None:
         result.remarks[0]
         == "Replies to Raft.append_entries are not checked: they have no field 'success' (its requests are checked)."
     )
-    assert "so these assume the best of whoever gets one: earned-leadership, " in result.remarks[1]
+    assert "so these rules assume the best for its receiver: earned-leadership, " in result.remarks[1]
     # The names of its methods and fields could tell everybody what a hidden test says.
     (remark,) = graded_on_one_test(tmp_path, hidden=True).remarks
     assert (

@@ -20,7 +20,7 @@ from raftlab.tools.selection import load_tests
 from tests.mutants.tool.mutants import PEERS
 from unit.students import ROOT, renamed_package
 
-WHY = "Who leads cannot be verified: say vote_granted."
+WHY = "Leadership cannot be verified: say vote_granted."
 
 
 def graded_test(name: str = "test_x_2a", runs: int = 2, **more: object) -> GradedTest:
@@ -147,7 +147,7 @@ def test_undecodable_peer_earns_nothing(tmp_path: Path) -> None:
     assert result.score == 0 and result.score_max == 50
     # Where there is a single server nothing is sent, which proves nothing of such a peer.
     assert {test.verdict for test in result.tests} == {Ending.UNVERIFIED}
-    assert [line.partition(" cannot")[0] for line in result.unverified_because] == ["Who leads", "What is committed"]
+    assert [line.partition(" cannot")[0] for line in result.unverified_because] == ["Leadership", "Commits"]
     assert grade_one(tmp_path / "class", ASKED, undecodable="allow").score == 50
 
 
@@ -160,4 +160,4 @@ def test_inapplicable_scenario_costs_nothing(tmp_path: Path) -> None:
     result = grade_one(tmp_path / "class", ("test_initial_election_2a",), hidden=scenario)
     assert [test.verdict for test in result.tests] == [Ending.PASSED, Ending.SKIPPED]
     assert (result.score, result.score_max) == (10, 10)
-    assert result.tests[1].runs[0].cause.startswith("it needs plain votes")
+    assert result.tests[1].runs[0].cause.startswith("the scenario needs plain votes")

@@ -36,7 +36,7 @@ def replay(*arguments, **options):
         ([TEST], f"lab replay: {TEST}: no such file (to replay a test, add --seed N)"),
         (["--seed", "1"], "lab replay: give a TEST with --seed N, or a FILE"),
         (["none.jsonl"], "lab replay: none.jsonl: no such file (to replay a test, add --seed N)"),
-        (["raft/raft.py"], "lab replay: raft/raft.py:1: this is no file of choices"),
+        (["raft/raft.py"], "lab replay: raft/raft.py:1: not a file of choices"),
         ([TEST, "--seed", "1", "--raft", "none.py"], "lab replay: none.py: no such file"),
     ],
 )
@@ -223,7 +223,7 @@ def test_pdb_opens_in_the_peer_that_broke_the_rule(tmp_path):
     peer = tmp_path / "peer.py"
     peer.write_text(source.replace(save, "        pass\n"))
     said = replay("test_persist1_2c", "--seed", "5", "--raft", peer, "--pdb", input="p ('me', self.me)\npeer 0\nq\n")
-    (number,) = set(re.findall(r"peer (\d) answers without having saved", said.stdout))
+    (number,) = set(re.findall(r"Peer (\d) replied before it saved", said.stdout))
     assert f" of peer {number}, which is waiting; " in said.stdout
     assert f"('me', {number})" in said.stdout
     assert re.search(r"In Thread-\d+ \(_\w+\) of peer 0:\n> ", said.stdout)

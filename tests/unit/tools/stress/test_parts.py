@@ -108,10 +108,10 @@ def test_a_pool_that_is_lost_ends_it_and_keeps_what_was_counted():
 
 def test_unverified_runs_are_counted_apart(tmp_path):
     tally = Tally(["a"], 0)
-    tally.add([ran("a", 1), ran("a", 2, Ending.UNVERIFIED, unverified=["Who leads cannot be verified"])])
+    tally.add([ran("a", 1), ran("a", 2, Ending.UNVERIFIED, unverified=["Leadership cannot be verified"])])
     assert (tally.total.runs, tally.total.passed, tally.total.failed, tally.total.unverified) == (2, 1, 0, 1)
     text = as_text(tally, None, tmp_path)
-    assert "2 runs: 1 passed, 0 failed, 1 unverified, in" in text and "Who leads cannot be verified." in text
+    assert "2 runs: 1 passed, 0 failed, 1 unverified, in" in text and "Leadership cannot be verified." in text
 
 
 # ---- causes --------------------------------------------------------------------------------------------------
