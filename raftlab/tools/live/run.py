@@ -9,6 +9,7 @@ Start at `serve()`.
 
 from __future__ import annotations
 
+import gc
 import json
 import signal
 from collections.abc import Callable, Iterator
@@ -38,7 +39,7 @@ from raftlab.check.task_errors import pytest_says
 from raftlab.harness.lab_test import LabTest
 from raftlab.harness.launcher import LoadError, PeerLauncher
 from raftlab.harness.loader import load_peer
-from raftlab.harness.report import headline
+from raftlab.harness.outcome import outcome_of
 from raftlab.harness.run import Run, run_test
 from raftlab.scenarios.interventions import with_interventions
 from raftlab.scenarios.runner import make_lab_test
@@ -47,7 +48,7 @@ from raftlab.scenarios.stepped_cluster import ExpectationFailed, ScenarioError
 from raftlab.scenarios.text import Script, ScriptError, parse_script, parse_step
 from raftlab.tools.live.actions import Actions, RoleObserver, actions_of
 from raftlab.tools.page.command import run_summary
-from raftlab.tools.page.data import page_data
+from raftlab.tools.page.data import FORMAT, PageDataBuilder, page_data
 from raftlab.tools.page.fields import FieldWatcher
 from raftlab.tools.selection import SelectionError, select
 from raftlab.trace.choice_file import write_choices
@@ -198,7 +199,7 @@ def _played_out(setup: Setup, steps: list[str], launcher: PeerLauncher) -> Finis
     run = run_test(test, launcher, setup.seed, choice_source=recorder)
     done = Finished("passed", False, digest=run.digest)
     if run.error is not None and not pytest_says(run.error, "Skipped"):
-        done = Finished(headline(run.error), True, getattr(run.error, "rule", None) or "", run.digest)
+        done = Finished(outcome_of(run.error).text, True, getattr(run.error, "rule", None) or "", run.digest)
     if setup.test is not None:
         with TemporaryDirectory() as folder:
             file = Path(folder) / "choices"
@@ -254,6 +255,7 @@ class _LiveRun:
         self._watch = FieldWatcher(self._simulation, self._trace)
         self._roles = RoleObserver()
         self._observed = 0
+        self._builder: PageDataBuilder | None = None
         self._scenario: Scenario | None = None
         self._moments: list[Moment] = []  # that no reply has had yet
         self._pending = ""  # the step under way
@@ -373,6 +375,8 @@ class _LiveRun:
     def _send_end(self, run: Run) -> None:
         """The run failed, in a step or before the first."""
         told = run_summary(run, self._title, "")
+        if run.error is not None:
+            told["headline"] = outcome_of(run.error).text
         if self._scenario is not None:
             self._moments.append(self._moment(self._pending, ended=True))
         elif self._setup.test is None:
@@ -382,12 +386,30 @@ class _LiveRun:
             self._moments.append(Moment("", len(self._trace), run.digest, Actions([], [], [], [])))
         ended = str(told.get("headline", "" if self._setup.test is not None else "the run ended"))
         self._connection.send(
-            Reply(self._moments, self._data(told), ended=ended, rule=str(told.get("rule") or "")),
+            Reply(
+                self._moments,
+                _encoded(page_data(self._trace, told, self._watch)),
+                ended=ended,
+                rule=str(told.get("rule") or ""),
+            ),
         )
 
     def _data(self, told: dict[str, Any]) -> bytes:
-        data = page_data(self._trace, told, self._watch)
-        return json.dumps(data, separators=(",", ":"), allow_nan=False).encode("ascii")
+        """Of the whole run so far. What was read before is not read again."""
+        if self._builder is None:
+            self._builder = PageDataBuilder(self._trace)
+        collecting = gc.isenabled()
+        gc.disable()  # as page_data() does
+        try:
+            self._builder.read()
+            return _encoded({"format": FORMAT, "run": told, **self._builder.columns(self._watch)})
+        finally:
+            if collecting:
+                gc.enable()
+
+
+def _encoded(data: dict[str, Any]) -> bytes:
+    return json.dumps(data, separators=(",", ":"), allow_nan=False).encode("ascii")
 
 
 def _watched(test: LabTest, watch: FieldWatcher) -> LabTest:

@@ -21,10 +21,13 @@ import msgspec
 
 from raftlab.scenarios.text import ScriptError, parse_step
 from raftlab.tools.live.run import CHANGES, Edit, Finished, Moment, Reply, Setup, WhatIf, finish, script_of, serve
+from raftlab.trace.events import ANSWER, APPLY, LOG, PHASE, STARTED, STEP
 from raftlab.trace.operations import CrashHere
 
 _LIMIT_S = 90.0  # for a step; the watchdog of a run ends one that never waits long before
 _PROCESSES_MAX = 4  # that wait for a next step
+# Events whose label is about nothing but themselves; others may tell what came later.
+_WITH_OWN_TEXT = {APPLY, LOG, PHASE, STARTED, STEP}
 _PRELOADED = ["raftlab.tools.live.run"]
 
 
@@ -375,15 +378,17 @@ def _lines_of(encoded: bytes) -> list[tuple[Any, ...]]:
     columns = data["events"]
     kinds, lanes, texts = data["kinds"], [lane["name"] for lane in data["lanes"]], data["texts"]
     calls, values = data["calls"], data["values"]
-    lines = []
+    lines: list[tuple[Any, ...]] = []
     for time, kind, lane, call, words in zip(
         *(columns[name] for name in ("time", "kind", "lane", "call", "words")), strict=True
     ):
-        ends: tuple[Any, ...] = ()
+        what: Any = None
         if call >= 0:
-            arguments = calls["args"][call]
-            ends = (calls["from"][call], calls["to"][call], values[arguments] if arguments >= 0 else None)
-        lines.append((time, kinds[kind], lanes[lane] if lane >= 0 else "", texts[words], ends))
+            value = calls["reply" if kinds[kind] == ANSWER else "args"][call]
+            what = (calls["from"][call], calls["to"][call], values[value] if value >= 0 else None)
+        elif kinds[kind] in _WITH_OWN_TEXT:
+            what = texts[words]
+        lines.append((time, kinds[kind], lanes[lane] if lane >= 0 else "", what))
     return lines
 
 

@@ -41,7 +41,7 @@ class CollapsedEvents:
         self._events = events
         self._known = first_pass
         self._has_steps = any(event.kind == STEP for event in events)
-        self._begun = {end: begin for begin, end in first_pass.results.items()}
+        self._begun = first_pass.begun
         self._of_call: dict[int, int] = {}  # by id() of the message
         self._open = False
         self.groups: list[CollapsedGroup] = []
@@ -51,6 +51,7 @@ class CollapsedEvents:
 
     def take(self, place: int, event: Event, call: TimelineCall | None, *, is_change: bool) -> tuple[int, int]:
         """How the event is shown, and the number of its group or -1. `is_change`: the event changes a connection."""
+        self._has_steps = self._has_steps or event.kind == STEP
         if call is not None and call.collapsed and event.kind in MESSAGE_KINDS:
             return COLLAPSED, self._add_call(place, event, call)
         if event.kind in (START, STARTED) and self._is_refused(place, event):

@@ -60,7 +60,7 @@ def page_data(events: Sequence[Event], run: dict[str, Any], watcher: FieldWatche
     collecting = gc.isenabled()
     gc.disable()  # nothing made here becomes garbage, and collecting takes long
     try:
-        builder = _PageData(events)
+        builder = PageDataBuilder(events)
         builder.read()
         return {"format": FORMAT, "run": run, **builder.columns(watcher)}
     finally:
@@ -105,7 +105,9 @@ class _Calls:
         return number
 
 
-class _PageData:
+class PageDataBuilder:
+    """Reads a trace that may grow: read() takes in what has been added since."""
+
     def __init__(self, events: Sequence[Event]) -> None:
         self._events = events
         self._tables = Tables()
@@ -136,9 +138,13 @@ class _PageData:
         time, kinds, lanes, calls = columns["time"], columns["kind"], columns["lane"], columns["call"]
         texts, topics, terms = columns["words"], columns["topic"], columns["term"]
         causes, shown, folds = columns["cause"], columns["shown"], columns["fold"]
-        before_ns = 0
+        first = len(time)
+        if first:
+            self._first_pass.extend()
+        before_ns = self._events[first - 1].at_ns if first else 0
         calls_by_id = self._first_pass.calls
-        for place, event in enumerate(self._events):
+        for place in range(first, len(self._events)):
+            event = self._events[place]
             kind = event.kind
             call = calls_by_id[id(event.detail)] if kind in MESSAGE_KINDS else None
             self._wire.take(place, event, call)
@@ -253,6 +259,7 @@ class _PageData:
     # ---- clients ------------------------------------------------------------------------------------------------
 
     def _read_operations(self) -> None:
+        self._operations.clear()
         history = History()
         open_: dict[str, tuple[Any, int]] = {}
         of: dict[int, int] = {}  # by id() of the operation

@@ -106,20 +106,30 @@ class FirstPass:
         self._row_filter = row_filter
         self._join = CallJoin(TimelineCall)
         self.calls = self._join.calls
-        self.nodes = {event.node for event in events if event.node}  # servers and clients
+        self.nodes: set[str] = set()  # servers and clients
         self.skip: set[int] = set()  # indexes of events that are shown in another event's row
         self.saved: set[int] = set()  # indexes of `start` events after which the peer saved
         self.results: dict[int, int] = {}  # index of `started` by index of `start`
-        self._index()
+        self.begun: dict[int, int] = {}  # the reverse
+        self._read = 0  # how many events have been read
+        self._starting: dict[str, int] = {}
+        self._saves: dict[str, list[int]] = {}  # by node: indexes of saves since the node's last other event
+        self._accepted_ns: set[int] = set()
+        self._last: dict[tuple[str, str], tuple[LabelTexts, tuple[Any, ...] | None]] = {}  # by sender and receiver
+        self._latest: dict[tuple[str, str], tuple[int, int]] = {}  # faults, by kind and node: time and index
+        self.extend()
 
-    def _index(self) -> None:
-        starting: dict[str, int] = {}
-        saves: dict[str, list[int]] = {}  # by node: indexes of saves since the node's last other event
-        accepted_ns: set[int] = set()
+    def extend(self) -> None:
+        """Read the events that have been added. A call that was in flight then is not collapsed any more."""
+        begin = self._read
+        starting, saves = self._starting, self._saves
         absorb = not self._row_filter.everything and "persist" not in self._row_filter.topics
         calls: list[TimelineCall] = []
-        for place, event in enumerate(self._events):
+        for place in range(begin, len(self._events)):
+            event = self._events[place]
             kind = event.kind
+            if event.node:
+                self.nodes.add(event.node)
             if kind in MESSAGE_KINDS:
                 call = self._join.take(event)
                 if kind == SEND:
@@ -144,11 +154,13 @@ class FirstPass:
                 begun = starting.pop(event.node, None)
                 if begun is not None:
                     self.results[begun] = place
+                    self.begun[place] = begun
                 if event.detail.is_leader:
-                    accepted_ns.add(event.at_ns)
+                    self._accepted_ns.add(event.at_ns)
+        self._read = len(self._events)
         if not self._row_filter.everything:
             self._find_repetitions(calls)
-            self._join_faults(accepted_ns)
+            self._join_faults(begin)
 
     def _absorb(self, saves: dict[str, list[int]], event: Event) -> bool:
         """A handler or start() usually saves just before it answers: then its row says so in one word."""
@@ -157,7 +169,7 @@ class FirstPass:
         return bool(places)
 
     def _find_repetitions(self, calls: list[TimelineCall]) -> None:
-        last: dict[tuple[str, str], tuple[LabelTexts, tuple[Any, ...] | None]] = {}
+        last = self._last
         groups: dict[tuple[str, int, LabelTexts], list[TimelineCall]] = {}
         for call in calls:
             way = (call.source, call.target)
@@ -174,11 +186,12 @@ class FirstPass:
                 for call in group:
                     call.collapsed = False
 
-    def _join_faults(self, accepted_ns: set[int]) -> None:
+    def _join_faults(self, begin: int) -> None:
         """A crash disconnects first and a restart reconnects: show one fault each. A refused start() beside an accepted
         one is the tester looking for the leader."""
-        latest: dict[tuple[str, str], tuple[int, int]] = {}
-        for place, event in enumerate(self._events):
+        latest, accepted_ns = self._latest, self._accepted_ns
+        for place in range(begin, self._read):
+            event = self._events[place]
             if event.kind in SERVER_ACTS:
                 latest[(event.kind, event.node)] = (event.at_ns, place)
                 if event.kind == CRASH:

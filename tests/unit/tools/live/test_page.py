@@ -290,3 +290,34 @@ def test_it_fits_on_a_projector_and_when_enlarged(live, dark):
     assert small.eval("document.documentElement.scrollWidth") <= 640
     press(small, "0", "v")
     assert steps(small) == ["campaign 0"]
+
+
+def test_a_foreign_page_and_a_wrong_token_get_nothing(browser, tmp_path):
+    session = Session()
+    session.open(Setup(REFERENCE, "live.scenario", HEADER))
+    server = LiveServer(session, files=list, gone_s=60)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    foreign = tmp_path / "foreign.html"
+    foreign.write_text("<script>document.documentElement.dataset.ready = 'yes'</script>")
+    tab = browser.open(foreign)
+    wrong = server.url.replace(server.token, "guess")
+    body = json.dumps({"branch": 1, "at": 0, "step": "campaign 0"})
+    for how in (f"{{ method: 'POST', mode: 'no-cors', body: {json.dumps(body)} }}", "{ mode: 'no-cors' }"):
+        for url in (f"{server.url}act", f"{server.url}look", server.url, wrong):
+            told = tab.eval(
+                f"fetch({json.dumps(url)}, {how}).then((a) => `${{a.status}} ${{a.type}}`, (e) => 'refused')"
+            )
+            assert told in ("0 opaque", "refused")
+    assert session.branch(1).steps == []
+    frame = (
+        f"(() => {{ const frame = document.createElement('iframe'); frame.src = {json.dumps(server.url)}; "
+        "document.body.append(frame); })()"
+    )
+    tab.eval(frame)
+    tab.eval("new Promise((done) => setTimeout(done, 500))")
+    assert server._pages == 0  # a page in a frame would have asked for its events
+    tab.close()
+    server.shutdown()
+    server.server_close()
+    session.close()
