@@ -40,7 +40,9 @@ class Answering:
 
     def go_on(self, request: FuzzRequest) -> Answer:
         setup = self._setup
-        sequence = RunSequence(self._launcher, setup.seed, request.sequence, after=request.after, race=setup.race)
+        sequence = RunSequence(
+            self._launcher, setup.seed, request.sequence, after=request.after, race=setup.given.get("race", False)
+        )
         answer = Answer(0, 0)
         began_s = self._clock()
         try:

@@ -73,8 +73,7 @@ def main(args: argparse.Namespace) -> int:
     setup = {
         "raft": bundle.setup["raft"],
         "shown_as": bundle.setup["shown_as"],
-        "isolated": args.isolated,
-        "race": args.race,
+        "given": {"isolated": args.isolated, "race": args.race},
         "seed": seed,
         "shorten_s": _SHORTEN_S,
     }

@@ -49,7 +49,7 @@ class _Validated(msgspec.Struct, omit_defaults=True):
     failed: list[int] = []  # seeds; no more than the pass rate allows
 
 
-class _Record(msgspec.Struct):
+class _ValidationRecord(msgspec.Struct):
     version: int
     tests: dict[str, _Validated]  # by name
 
@@ -227,10 +227,10 @@ def _keys(assignment: Assignment, solution: Path, service: Path | None) -> dict[
     return keys
 
 
-def _read(file: Path | None) -> _Record:
+def _read(file: Path | None) -> _ValidationRecord:
     """The recorded tests; none if the file cannot be read."""
     try:
-        found = None if file is None else msgspec.json.decode(file.read_bytes(), type=_Record)
+        found = None if file is None else msgspec.json.decode(file.read_bytes(), type=_ValidationRecord)
     except (OSError, msgspec.MsgspecError):
         found = None
-    return _Record(_VERSION, {}) if found is None or found.version != _VERSION else found
+    return _ValidationRecord(_VERSION, {}) if found is None or found.version != _VERSION else found
