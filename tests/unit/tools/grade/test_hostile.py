@@ -378,7 +378,7 @@ def test_worker_killed_at_start_is_restarted(monkeypatch: pytest.MonkeyPatch) ->
     ("missing", "told"),
     [
         ("bubblewrap", "bubblewrap cannot be used here, so submissions could read this machine's files"),
-        ("syscall_filter", "libseccomp cannot be used here, so submissions could speak to each other"),
+        ("syscall_filter", "libseccomp cannot be used here, so submissions could communicate"),
     ],
 )
 def test_missing_sandbox_is_refused_by_default(
