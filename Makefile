@@ -160,7 +160,7 @@ clean: ## remove .venv and everything built
 
 # ---- From here on, only in the whole project; a handout's Makefile ends above (raftlab/tools/handout.py).
 
-.PHONY: mutants lint-mutants soak grade handout bench
+.PHONY: mutants lint-mutants lint-words soak grade handout bench
 
 #@ Work on the lab
 
@@ -176,10 +176,12 @@ soak: $(READY) ## run everything over many seeds, for hours: [JOBS=n]
 	  $(BIN)/lab stress --raft $$peer --runs $$(test $$peer = raft/raft.py && echo 1000 || echo 100) \
 	    --out build/soak/$$(basename $$(dirname $$peer)) $(call options,JOBS) || exit 1; done
 
-# The tool that measures mutants is checked like the packages.
-lint: lint-mutants
+# The tool that measures mutants is checked like the packages; names and texts are checked for retired words.
+lint: lint-mutants lint-words
 lint-mutants: $(READY)
 	$(BIN)/mypy -p tests.mutants.tool
+lint-words: $(READY)
+	$(BIN)/python -m pytest -q -n 0 tests/unit/test_words.py
 
 bench: $(READY) ## measure what operations cost
 	$(BIN)/python -m bench
