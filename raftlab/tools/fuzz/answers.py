@@ -1,4 +1,4 @@
-"""A worker's answers: what some runs of a lane have come to, and the one that failed.
+"""A worker's answers: what some runs of a sequence have come to, and the one that failed.
 
 Start at `Answering.go_on()`.
 """
@@ -56,8 +56,8 @@ class Answering:
                 if answer.found is None:
                     answer.seconds = self._clock() - began_s
         except OurFailure as error:
-            answer.ours = f"lane {request.sequence}, run {sequence.runs}: {error}"
+            answer.ours = f"sequence {request.sequence}, run {sequence.runs}: {error}"
         if answer.found is not None:
-            answer.found.told = [restore_paths(line, setup.shown_as) for line in answer.found.told]
+            answer.found.outcome.rewrite(lambda text: restore_paths(text, setup.shown_as))
         answer.runs, answer.steps = sequence.runs - request.after, sequence.steps
         return answer

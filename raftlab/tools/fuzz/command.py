@@ -128,7 +128,8 @@ def _end(
             files.append(path)
     play_line = ""
     if files:
-        with_seed = result.found.seed if result.found is not None and result.found.seed != PLAYED_WITH else None
+        seed_of_steps = PLAYED_WITH if result.found is None else result.found.outcome.seed
+        with_seed = None if seed_of_steps == PLAYED_WITH else seed_of_steps
         play_line = f"make scenario FILE={quote(short_path(str(files[-1].resolve())))}"
         play_line = command_line(play_line, {"seed": with_seed, **given(args)})
     console.print(

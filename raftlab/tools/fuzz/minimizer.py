@@ -26,32 +26,27 @@ FILE = "found.scenario"
 
 
 class Find(msgspec.Struct):
-    """What the lab has found, for whoever started the fuzzer."""
+    """A failed run, as steps."""
 
     sequence: int
     run: int
-    seed: int  # with which the steps fail
-    ending: str
-    name: str  # of the rule, or of what else ended it; "" where progress was missing
-    mistake: str
-    told: list[str]  # what was broken, the evidence, likely causes, a line each
+    outcome: Outcome  # its seed is the one with which the steps fail, its report has no commands
     header: list[str]
     steps: list[str]
-    # The steps that were made first, before most of them were left out.
-    steps_before: int
-    shortened: bool = True  # otherwise the steps alone do not repeat it, and the fuzzer must
+    steps_before: int  # before most of them were left out
+    shortened: bool = True  # otherwise the steps alone do not reproduce it, but the fuzz run does
 
     @property
     def title(self) -> str:
         """For a file: what was broken, and a number that tells it from others."""
         text = "\n".join([*self.header, *self.steps])
-        return f"{re.sub(r'[^a-z]+', '-', (self.name or 'no-progress').lower())}-{crc32(text.encode()):08x}"
+        return f"{re.sub(r'[^a-z]+', '-', (self.outcome.name or 'no-progress').lower())}-{crc32(text.encode()):08x}"
 
     @property
     def summary(self) -> str:
-        if self.ending == Ending.RULE:
-            return f"Breaks {self.name}"
-        return f"Ends with {self.name}" if self.name else "Gets nowhere"
+        if self.outcome.rule:
+            return f"Breaks {self.outcome.rule}"
+        return f"Ends with {self.outcome.name}" if self.outcome.name else "Gets nowhere"
 
 
 class OurFailure(Exception):
@@ -81,20 +76,10 @@ class Finder:
                 run = self._play(short, seed)
                 break
         assert run.error is not None
-        told = steps if short is None else short
-        return Find(
-            sequence,
-            number,
-            seed,
-            outcome.ending,
-            outcome.name,
-            outcome.mistake,
-            explained(run.error, run.causes),
-            told.header,
-            list(told.lines),
-            len(steps.lines),
-            shortened=short is not None,
-        )
+        outcome.seed, outcome.report = seed, "\n".join(explained(run.error, run.causes))
+        left = steps if short is None else short
+        lines = list(left.lines)
+        return Find(sequence, number, outcome, left.header, lines, len(steps.lines), shortened=short is not None)
 
     def _shorten(self, steps: ScenarioSteps, seed: int, mistake: str) -> ScenarioSteps | None:
         def same(run: Run) -> bool:

@@ -68,7 +68,8 @@ def render(
 
 
 def _found(find: Find, files: Sequence[Path], play_line: str, repeat_line: str) -> list[str]:
-    lines = [f"FOUND in run {find.run} of sequence {find.sequence}", *(f"  {line}".rstrip() for line in find.told), ""]
+    report = [f"  {line}".rstrip() for line in find.outcome.report.splitlines()]
+    lines = [f"FOUND in run {find.run} of sequence {find.sequence}", *report, ""]
     if find.shortened:
         where = " and ".join(short_path(str(file.resolve())) for file in files)
         lines.append(f"  scenario  {where}, {len(find.steps)} steps of {find.steps_before}:")
@@ -96,8 +97,8 @@ def statistics(result: FuzzResult) -> dict[str, Any]:
     """For programs."""
     find = result.found
     return {
-        "found": "" if find is None else find.name or find.ending,
-        "ending": "" if find is None else find.ending,
+        "found": "" if find is None else find.outcome.name or find.outcome.ending,
+        "ending": "" if find is None else find.outcome.ending,
         "runs": result.runs,
         "steps_made": result.steps,
         "seconds": round(result.seconds, 3),

@@ -36,26 +36,26 @@ def fuzzed(id_, tmp_path, seed=1, runs=60, limit_s=20):
 def test_what_is_found_is_a_scenario_of_a_few_steps(id_, tmp_path):
     find, launcher = fuzzed(id_, tmp_path)
     assert find.shortened
-    assert find.ending == "rule"
+    assert find.outcome.ending == "rule"
     assert len(find.steps) <= min(10, find.steps_before)
-    assert find.summary == f"Breaks {find.name}"
+    assert find.summary == f"Breaks {find.outcome.name}"
     text = "\n".join([*find.header, *find.steps])
-    assert played(text, launcher, seed=find.seed).error.rule == find.name
-    assert played(text, seed=find.seed).error is None
+    assert played(text, launcher, seed=find.outcome.seed).error.rule == find.outcome.name
+    assert played(text, seed=find.outcome.seed).error is None
 
 
 def test_a_peer_that_gets_nowhere_is_found(tmp_path):
     find, _ = fuzzed("identical-timers", tmp_path, limit_s=1)  # each try takes all the time that is given to a peer
-    assert find.ending == "expectation"
+    assert find.outcome.ending == "expectation"
     assert find.steps[-1] == PROGRESS
     assert find.summary == "Gets nowhere"
-    assert any("there was none for 5 s" in line for line in find.told)
+    assert any("there was none for 5 s" in line for line in find.outcome.report.splitlines())
     assert find.title.startswith("no-progress-")
 
 
 def test_an_exception_in_a_peer_is_found(tmp_path):
     find, _ = fuzzed("commit-unbounded", tmp_path, limit_s=2)
-    assert (find.ending, find.name) == ("exception", "IndexError")
+    assert (find.outcome.ending, find.outcome.name) == ("exception", "IndexError")
     assert find.summary == "Ends with IndexError"
 
 
