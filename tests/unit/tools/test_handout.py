@@ -248,7 +248,7 @@ GIVEN = {
 }
 # The tester reads messages and disks as well, and says some things in the same words.
 SAID_BY_THE_TESTER = {
-    *("if not reply.success:", "if saved:", "last = args.prev_log_index", "pause_s = 0.0"),
+    *("except queue.Empty:", "if not reply.success:", "if saved:", "last = args.prev_log_index", "pause_s = 0.0"),
     *("if snapshot:", "while True:", 'value = ""', "self.last_applied = 0", "self.last_applied = index"),
 }
 
