@@ -100,7 +100,7 @@ def make_standard(cls: type, *args: Any, **kwargs: Any) -> Any:
     return new(variant) if new is object.__new__ else new(variant, *args, **kwargs)
 
 
-class _NoInitSubclass:
+class NoInitSubclass:
     """The first base of a variant: keeps the variant from calling a student's __init_subclass__."""
 
     __slots__ = ()
@@ -120,4 +120,4 @@ def _standard_variant(cls: type) -> tuple[type, Callable[..., Any]]:
     """A subclass of `cls` in which standard classes replace the drop-ins, so that super() finds these."""
     standards = [_STANDARD[base] for base in cls.__mro__ if base in _STANDARD]
     namespace = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
-    return _StandardVariant(cls.__name__, (_NoInitSubclass, cls, *standards), namespace), standards[0].__new__
+    return _StandardVariant(cls.__name__, (NoInitSubclass, cls, *standards), namespace), standards[0].__new__

@@ -24,7 +24,7 @@ from typing import Any
 
 from labsim import queue, threading
 from labsim.clocks import NodeClocks, Stamp, TaskClock
-from labsim.drop_in import Primitive
+from labsim.drop_in import NoInitSubclass, Primitive
 from labsim.simulation import Simulation
 from labsim.task import Node, Task
 
@@ -226,22 +226,13 @@ _KINDS: tuple[tuple[type, type], ...] = (
 )
 
 
-class _NoInitSubclass:
-    """The first base of a variant: keeps the variant from calling a student's __init_subclass__."""
-
-    __slots__ = ()
-
-    def __init_subclass__(cls) -> None:
-        pass
-
-
 def _ordered_variant(cls: type) -> Any:
     """The variant of a drop-in or of a student's subclass; `cls` itself, if it does not order anything."""
     ordered = next((ordered for plain, ordered in _KINDS if plain in cls.__mro__), None)
     if ordered is None:
         return cls
     names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
-    return type(cls)(cls.__name__, (_NoInitSubclass, ordered, cls), {**names, "__slots__": ("_stamp",)})
+    return type(cls)(cls.__name__, (NoInitSubclass, ordered, cls), {**names, "__slots__": ("_stamp",)})
 
 
 _variants: dict[type, Any] = {
