@@ -140,7 +140,7 @@ def test_election(n, make_config):
 """
     file = pytester.makepyfile(test_hidden=test)
     args = (file, "-q", "--seed", 7, "--raft", "peer.py", "--check-determinism", "--runs", 2)
-    assert "2 passed" in pytest_run_here(pytester, *args, code=0)
+    assert "2 runs passed" in pytest_run_here(pytester, *args, code=0)
 
 
 # ---- comparing -------------------------------------------------------------------------------------------------------
