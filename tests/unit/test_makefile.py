@@ -79,7 +79,7 @@ def test_makefile_and_table_of_options_agree():
     ("target", "options"),
     [
         *((target, RUN) for target in ("replay", "shrink", "timeline", "page", "stress", "test-2a")),
-        *((target, RUN_OF_PEER) for target in ("scenario", "fuzz")),
+        *((target, RUN_OF_PEER) for target in ("live", "scenario", "fuzz")),
     ],
 )
 def test_targets_pass_on_how_a_run_is_made(target, options):

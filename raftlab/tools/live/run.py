@@ -177,6 +177,8 @@ def serve(connection: Connection, setup: Setup, steps: list[str]) -> None:
         _LiveRun(connection, setup, steps).make(launcher)
     except SelectionError as error:
         connection.send(Reply(cannot=str(error)))
+    except (BrokenPipeError, ConnectionResetError):
+        return  # the server has ended
 
 
 def finish(connection: Connection, setup: Setup, steps: list[str]) -> None:

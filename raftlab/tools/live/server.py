@@ -261,6 +261,7 @@ def _state(session: Session, branch: Branch, *, known: int = 0, refused: str = "
         "beside": branch.beside,
         "stepped": branch.setup.is_stepped,
         "of_test": branch.setup.test is not None,
+        "race": branch.setup.race,
         "tree": session.tree(),
     }
     return branch.data, rest

@@ -331,6 +331,9 @@ class Session:
                     f"the steps of this branch can no longer be replayed; retry it on the new code: "
                     f"{replayed.cannot or replayed.refused or replayed.ended}"
                 )
+            if replayed.moments[-1].digest != branch.moments[-1].digest:
+                process.close()
+                raise SessionError("the code has changed since these steps were made; T makes them on the new code")
         reply = process.step(step)
         if reply.cannot:
             raise SessionError(reply.cannot)

@@ -144,7 +144,7 @@ class LivePage extends Page {
   #accept(rest) {
     this.tree = rest.tree;
     const known = rest.known ? this.moments.slice(0, rest.known) : [];
-    this.state = { branch: rest.branch, moments: [...known, ...rest.moments], note: rest.note, stepped: rest.stepped, ofTest: rest.of_test };
+    this.state = { branch: rest.branch, moments: [...known, ...rest.moments], note: rest.note, stepped: rest.stepped, ofTest: rest.of_test, race: rest.race ? " --race" : "" };
     this.run.newFrom = (event) => {
       const step = this.stepOf(event);
       return step > 0 && event === this.endOf(step) ? this.moments[step - 1].events : event;
@@ -511,7 +511,7 @@ class LivePage extends Page {
   save() {
     const link = (path, text) => el("p", {}, el("a", { href: `${path}?branch=${this.state.branch}`, download: "" }, text));
     const verdict = el("p", { class: "quiet" }, "Playing it out as the command line does …");
-    const file = this.state.ofTest ? link("choices", "as choices: lab replay FILE makes the same run") : link("scenario", "as a scenario: lab scenario FILE makes the same steps");
+    const file = this.state.ofTest ? link("choices", `as choices: lab replay FILE${this.state.race} makes the same run`) : link("scenario", `as a scenario: lab scenario FILE${this.state.race} makes the same steps`);
     fill(byId("export"), el("h2", {}, "Save this branch"), file, link("page", "as one HTML page, as make page writes it"), verdict, el("button", { autofocus: true, onclick: () => byId("export").close() }, "Close"));
     byId("export").showModal();
     ask("finished", { branch: this.state.branch }).then(({ rest }) => {

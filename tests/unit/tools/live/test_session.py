@@ -207,6 +207,8 @@ def test_retry_makes_the_same_steps_on_new_code(session, tmp_path):
     new = session.retry(branch.id)
     assert new.rule == "one-vote" and new.beside == branch.id
     assert first_difference(branch.data, new.data) > branch.moments[3].events
+    with pytest.raises(SessionError, match="on the new code"):
+        session.act(branch.id, 4, "deliver")
     raft.write_text("def frob(:\n")
     with pytest.raises(SessionError, match=r"raft.py:1"):
         session.retry(branch.id)
