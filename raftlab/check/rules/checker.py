@@ -13,6 +13,7 @@ from labrpc import Message
 from labsim import Event
 from raftlab.check.failure import Failure
 from raftlab.check.rules.budgets import AnswersRequests, Budgets
+from raftlab.check.rules.causality import Causality
 from raftlab.check.rules.commits import (
     AppliesOnlyTheCommitted,
     AppliesWhatIsCommitted,
@@ -22,6 +23,7 @@ from raftlab.check.rules.commits import (
     StartTellsTheIndex,
 )
 from raftlab.check.rules.durability import (
+    AppliedOnMajority,
     SavedBeforeCampaign,
     SavedBeforeCounting,
     SavedBeforeReply,
@@ -86,6 +88,7 @@ RULES: tuple[type[Rule], ...] = (
     SavedBeforeCounting,
     SavesInOrder,
     SnapshotStays,
+    AppliedOnMajority,
     AnswersRequests,
     Budgets,
 )
@@ -326,6 +329,7 @@ class RuleChecker:
 
     def _handle_send(self, event: Event) -> None:
         message: Message = event.detail
+        self.facts.causality.record_send(event)
         method = message.rpc
         if self._service and method.startswith(self._service):
             return
@@ -356,6 +360,7 @@ class RuleChecker:
 
     def _handle_deliver(self, event: Event) -> None:
         message: Message = event.detail
+        self.facts.causality.record_delivery(event)
         method = message.rpc
         if self._service and method.startswith(self._service):
             return
@@ -388,6 +393,7 @@ class RuleChecker:
 
     def _handle_answer(self, event: Event) -> None:
         message: Message = event.detail
+        self.facts.causality.record_answer(event)
         facts = self.facts
         delivery = facts.deliveries.get(id(message))
         if delivery is None:
@@ -413,6 +419,7 @@ class RuleChecker:
 
     def _handle_reply(self, event: Event) -> None:
         message: Message = event.detail
+        self.facts.causality.record_reply(event)
         if self._service and message.service_method.startswith(self._service):
             return
         facts = self.facts
@@ -439,6 +446,7 @@ class RuleChecker:
         peer = facts.peers[event.node]
         for handle in self._on_persist:
             handle(event, peer, event.detail)
+        facts.causality.record_save(peer.name)
         facts.record_save(peer, event.detail.number, event.detail.snapshot, event.at_ns)
 
     def _handle_saving(self, event: Event) -> None:
@@ -464,13 +472,13 @@ class RuleChecker:
 
     def _handle_start(self, event: Event) -> None:
         command = event.detail
-        self.facts.record_start_call(self.facts.peers[event.node])
+        self.facts.record_start_call(self.facts.peers[event.node], command)
         self.facts.commands.add(command if command.__class__ is int else hashable(command))
 
     def _handle_started(self, event: Event) -> None:
         started = event.detail
         peer = self.facts.peers[event.node]
-        began = self.facts.record_start_return(peer)
+        began = self.facts.record_start_return(peer, started.command)
         self.facts.sequence += 1
         if started.is_leader:
             for handle in self._on_started:
@@ -488,6 +496,7 @@ class RuleChecker:
         for handle in self._on_crash:
             handle(peer)
         self.facts.record_crash(peer)
+        self.facts.causality.record_crash(peer.name)
 
     def _handle_leave(self, event: Event) -> None:
         self.facts.record_unavailable(self.facts.peers[event.node], event.kind, event.at_ns)
@@ -509,6 +518,7 @@ class RuleChecker:
         if self.facts.servers:
             self._begin()
         self.facts.servers = event.detail
+        self.facts.causality = Causality(event.detail)
 
     def _handle_service(self, event: Event) -> None:
         self._service = f"{event.detail}."

@@ -6,10 +6,11 @@ from typing import Any
 
 from labrpc import Message
 from labsim import Event
-from raftlab.check.rules.facts import Delivery, Facts, PeerFacts
+from raftlab.check.failure import short
+from raftlab.check.rules.facts import Delivery, Facts, PeerFacts, same_command
 from raftlab.check.rules.rule import Reporter, Rule
 from raftlab.trace.decoding import DecodedRequest
-from raftlab.trace.events import PersistedState
+from raftlab.trace.events import PersistedState, Started
 
 
 class _DurabilityRule(Rule):
@@ -270,3 +271,57 @@ class SavedBeforeCounting(_DurabilityRule):
             f"saved nothing since start() returned index {first}: it would lose entry {first} in a crash",
             evidence,
         )
+
+
+class AppliedOnMajority(Rule):
+    """Every correct peer obeys it, whatever its messages say: an entry is committed when it is on a majority's disks
+    (§5.3), and a peer applies what it knows to be committed. So before the apply, a majority saved; each saved after it
+    had the entry, and so after it could know of its start(); and the peer that applies could know of each save.
+
+    It reports nothing until a peer saves or crashes: students write part 2B before persistence.
+    """
+
+    name = "applied-on-majority"
+    title = "An applied entry is on the disks of a majority"
+    section = "§5.3, Figure 2: persistent state"
+
+    def __init__(self, facts: Facts, reporter: Reporter) -> None:
+        super().__init__(facts, reporter)
+        self._started: dict[int, list[tuple[Any, str, int, int]]] = {}  # by index: command, server, call, when
+        self._active = False
+
+    def on_first_save(self) -> None:
+        self._active = True
+
+    def on_crash(self, peer: PeerFacts) -> None:
+        self._active = True
+
+    def on_started(self, event: Event, peer: PeerFacts, started: Started, began: int) -> None:
+        start = (started.command, peer.name, peer.returned_call, event.at_ns)
+        self._started.setdefault(started.index, []).append(start)
+
+    def on_command(self, event: Event, peer: PeerFacts, index: int, command: Any) -> None:
+        if not self._active:
+            return
+        starts = [start for start in self._started.get(index, ()) if same_command(start[0], command)]
+        if not starts:
+            return
+        causality = self.facts.causality
+        savers = max((causality.may_have_saved(peer.name, by, call) for _, by, call, _ in starts), key=len)
+        if 2 * len(savers) > self.facts.servers or self._is_being_started(command):
+            return
+        _, by, _, at_ns = starts[-1]
+        peers = f"peer{'s' if len(savers) > 1 else ''} {', '.join(savers)}" if savers else "no peer"
+        self.report(
+            f"Peer {peer.name} applied {short(command)} at index {index}. It can know of a save of that entry by "
+            f"{peers}, of {self.facts.servers}",
+            f"  {at_ns / 1e9:.6f} s  start({short(command)}) returned index {index} on peer {by}",
+            f"  {event.at_ns / 1e9:.6f} s  peer {peer.name} applied it, and no chain of messages leads there from a "
+            "save by any other peer after that start()",
+            peer=peer.name,
+        )
+
+    def _is_being_started(self, command: Any) -> bool:
+        """By a call that has not returned, so that its index is unknown."""
+        peers = self.facts.peers.values()
+        return any(same_command(other, command) for peer in peers for other in peer.pending_commands)

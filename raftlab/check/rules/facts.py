@@ -12,6 +12,7 @@ import msgspec
 import labgob
 from labrpc import Message
 from labsim import Event
+from raftlab.check.rules.causality import Causality
 from raftlab.trace.decoding import DecodedRequest, MessageDecoder
 from raftlab.trace.rpcs import APPEND, INSTALL, VOTE
 
@@ -55,6 +56,9 @@ class PeerFacts:
         # Without what start() has returned since the last save: after a crash only this is certain.
         self.durable_lower_bound = (0, 0)
         self.pending_starts: list[int] = []  # sequence numbers of start() calls that have not returned
+        self.pending_calls: list[int] = []  # their numbers in its clock (Causality)
+        self.pending_commands: list[Any] = []
+        self.returned_call = 0  # the number of the call that has just returned, at the earliest
         self.unsaved: list[tuple[int, int]] = []  # (index, when start() began) of what was started and not yet saved
         self.saving: dict[int, int] = {}  # by number, the saves under way on a slow disk: when each began
         self.last_persist = 0  # sequence number of its latest save
@@ -153,6 +157,7 @@ class Facts:
         self.servers = 0
         self.sequence = 0  # of the current event: messages with terms or logs, and saves, are numbered
         self.peers = _PeerFactsByName()
+        self.causality = Causality(0)
         self.leaderships = _LeadershipsByTerm()
         self.commands: set[Any] = set()  # all that were passed to start(), made hashable()
         self.no_entries = True  # no message shows an entry in any log
@@ -383,15 +388,20 @@ class Facts:
                 if majority > leader.may_apply:
                     leader.may_apply = majority
 
-    def record_start_call(self, peer: PeerFacts) -> None:
+    def record_start_call(self, peer: PeerFacts, command: Any) -> None:
         self.sequence += 1
         peer.pending_starts.append(self.sequence)
+        peer.pending_calls.append(self.causality.record_start(peer.name))
+        peer.pending_commands.append(command)
 
-    def record_start_return(self, peer: PeerFacts) -> int:
+    def record_start_return(self, peer: PeerFacts, command: Any) -> int:
         """When the start() that returns now began, at the earliest."""
         if not peer.pending_starts:
             return 0
-        began = peer.pending_starts[0]
+        began, peer.returned_call = peer.pending_starts[0], peer.pending_calls[0]
+        peer.pending_calls.pop()
+        if command in peer.pending_commands:
+            peer.pending_commands.remove(command)
         # The trace does not show which of several calls it was. Keeping the earliest reports none of them wrongly.
         peer.pending_starts.pop()
         return began
@@ -465,6 +475,8 @@ class Facts:
         peer.log_lower_bound = peer.durable_lower_bound
         peer.elected_term = 0
         peer.pending_starts.clear()
+        peer.pending_calls.clear()
+        peer.pending_commands.clear()
         peer.unsaved.clear()
         peer.saving.clear()
         peer.heard_leader_ns = -_LONG_AGO_NS

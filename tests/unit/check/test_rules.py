@@ -300,6 +300,17 @@ def snapshot_stays(builder, wrong):
     builder.save("0", snapshot=b"" if wrong else b"a snapshot")
 
 
+def applied_on_majority(builder, wrong):
+    """No message can be read; only who saved what, and who can know it."""
+    builder.elect("0", 1)
+    builder.start("0", 1, 1, 10)
+    copy = builder.deliver(builder.send("0", "1", 7, method="Raft.copy"))
+    if not wrong:
+        builder.save("1")
+    builder.answer(copy, 7)
+    builder.apply("0", 1, 10)
+
+
 def answers_requests(builder, wrong):
     builder.elect("0", 1)
     request = builder.deliver(builder.send("0", "1", AppendEntriesArgs(1, 0, 0, 0, [], 0)))
@@ -430,6 +441,7 @@ CASES = [
     ("saved-before-counting", saved_before_counting),
     ("saves-in-order", saves_in_order),
     ("snapshot-stays", snapshot_stays),
+    ("applied-on-majority", applied_on_majority),
     ("answers-requests", answers_requests),
     ("rpc-budget", rpc_budget),
 ]
@@ -645,6 +657,43 @@ def test_voter_with_a_recent_leader_may_disregard_candidates():
     run_case(lately, 100)
     run_case(long_ago, 1100)
     assert (lately.broken_rule(), long_ago.broken_rule()) == (None, "higher-term-wins")
+
+
+def test_save_is_known_over_any_chain_of_messages():
+    """Peer 1 saves and tells peer 2, which tells the leader; and a disk keeps what its server knew over a crash."""
+    builder = TraceBuilder()
+    builder.elect("0", 1)
+    builder.start("0", 1, 1, 10)
+    builder.answer(builder.deliver(builder.send("0", "1", 7, method="Raft.copy")), 7, arrives=False)
+    builder.save("1")
+    builder.crash("1")
+    builder.answer(builder.deliver(builder.send("1", "2", 7, method="Raft.gossip")), 7)
+    builder.answer(builder.deliver(builder.send("2", "0", 7, method="Raft.gossip")), 7)
+    builder.apply("0", 1, 10)
+    assert builder.broken_rule() is None
+
+
+def test_crash_forgets_what_was_heard_and_not_saved():
+    builder = TraceBuilder()
+    builder.elect("0", 1)
+    builder.start("0", 1, 1, 10)
+    builder.answer(builder.deliver(builder.send("0", "1", 7, method="Raft.copy")), 7)
+    builder.crash("1")
+    builder.save("1")
+    builder.answer(builder.deliver(builder.send("0", "1", 8, method="Raft.ask")), 8)
+    builder.apply("0", 1, 10)
+    assert builder.broken_rule() == "applied-on-majority"
+
+
+def test_entry_is_applied_though_its_start_has_not_returned():
+    builder = TraceBuilder()
+    builder.elect("0", 1)
+    builder.start("0", 1, 1, 10)
+    builder.elect("1", 2, voters="12")
+    builder.emit("start", "1", 10)
+    builder.answer(builder.deliver(builder.send("1", "2", 7, method="Raft.copy")), 7)
+    builder.apply("1", 1, 10)
+    assert builder.broken_rule() is None
 
 
 def test_undecodable_heartbeat_lets_a_voter_disregard_candidates():
@@ -971,7 +1020,7 @@ def test_half_of_four_is_not_a_majority():
 
     def stored_by(*followers):
         def run_case(builder):
-            builder.elect("0", 1, voters="01234")
+            builder.elect("0", 1, voters="0123")
             builder.start("0", 1, 1, 10)
             for follower in followers:
                 builder.append("0", follower, 1, entries=[(1, 10)])
