@@ -167,12 +167,12 @@ clean: ## remove .venv and everything built
 mutants: $(READY) ## measure which incorrect peers the lab catches: [RUNS=n] [JOBS=n]
 	@$(BIN)/lab mutants run $(call options,RUNS JOBS ISOLATED)
 
-PEERS := $(wildcard tests/peers/*/raft.py)
+CORRECT_PEERS := $(wildcard tests/peers/*/raft.py)
 
 soak: $(READY) ## run everything over many seeds, for hours: [JOBS=n]
 	@RAFTLAB_SOAK=1 $(BIN)/python -m pytest -q -n 0 --timeout 1800 tests/unit/cluster tests/unit/mutants tests/unit/tools/grade tests/unit/trace/test_choice_file.py tests/unit/scenarios/test_library.py
 	@$(BIN)/lab mutants fuzz 120 $(call options,JOBS)
-	@for peer in $(PEERS) raft/raft.py; do \
+	@for peer in $(CORRECT_PEERS) raft/raft.py; do \
 	  $(BIN)/lab stress --raft $$peer --runs $$(test $$peer = raft/raft.py && echo 1000 || echo 100) \
 	    --out build/soak/$$(basename $$(dirname $$peer)) $(call options,JOBS) || exit 1; done
 

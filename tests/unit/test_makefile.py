@@ -65,6 +65,11 @@ def test_race_is_all_parts_with_race():
     assert "--race" in asked_of_pytest("test-2a", "RACE=1")
 
 
+def test_live_gets_only_what_is_given():
+    assert asked_of("/lab", "live") == ["live"]
+    assert asked_of("/lab", "live", "PEERS=5", "FILE=it's.scenario") == ["live", "it's.scenario", "--peers", "5"]
+
+
 def test_makefile_and_table_of_options_agree():
     text = (ROOT / "Makefile").read_text(encoding="utf-8")
     found = dict(re.findall(r"^OPTION_(\w+) += (?:\$\(if .*?,)?(--\S+)", text, re.MULTILINE))

@@ -133,6 +133,33 @@ def test_clicks_do_what_keys_do(live):
     assert steps(tab)[-3:] == ["cut 1 0", "heal 1 0", "crash 1 before save"]
 
 
+def test_heartbeats_snapshots_and_partitions(live):
+    tab = live()
+    enter_steps(tab, "campaign 0", "deliver", "start 0 x", "deliver")
+    press(tab, "0", "h", "D", "o")
+    tab.write("1")
+    press(tab, "Enter", "*")
+    click(tab, ".action", "partition")
+    tab.write("0 | 1 2")
+    press(tab, "Enter")
+    assert steps(tab)[-4:] == ["heartbeat 0", "deliver", "snapshot 0 1", "partition 0 | 1 2"]
+    press(tab, "H", "S")
+    assert steps(tab)[-1] == "heal" and "lab scenario FILE" in tab.text("#export")
+
+
+def test_the_message_of_the_current_event_is_chosen(live):
+    tab = live()
+    enter_steps(tab, "campaign 0")
+    count = int(re.search(r"event \d+ of (\d+)", tab.text("#now"))[1])
+    chosen = set()
+    for event in range(count - 5, count + 1):
+        tab.eval(f"location.hash = '#event={event}'")
+        settle(tab)
+        tab.settle()
+        chosen.add(tab.text(".flying.chosen button") if "→" in tab.text("#sentence") else None)
+    assert len(chosen - {None}) == 2
+
+
 def test_what_cannot_be_done_says_why(live):
     tab = live()
     press(tab, "2", "h")

@@ -35,6 +35,16 @@ def steps_at(moment):
     return [one.step for one in every if not one.why_not and not one.step.endswith(" ")]
 
 
+def make_random_steps(session, branch, chance, most):
+    for _ in range(chance.randrange(most)):
+        if branch.ended:
+            break
+        steps = steps_at(branch.moments[-1])
+        leaders = [i for i, those in enumerate(branch.moments[-1].actions.peers) if not those[1].why_not]
+        steps += [f"start {i} x{len(branch.moments)}" for i in leaders] * 3
+        session.act(branch.id, len(branch.moments) - 1, chance.choice(steps))
+
+
 def random_branch(session, first, chance):
     """A branch that begins with this one: one choice changed, or taken over and steered."""
     count = first.moments[0].events
@@ -46,13 +56,7 @@ def random_branch(session, first, chance):
             except SessionError:
                 continue
     branch = session.take_over(first.id, chance.randrange(count // 3, count - 1))
-    for _ in range(chance.randrange(STEPS_MAX)):
-        if branch.ended:
-            break
-        steps = steps_at(branch.moments[-1])
-        leaders = [i for i, those in enumerate(branch.moments[-1].actions.peers) if not those[1].why_not]
-        steps += [f"start {i} x{len(branch.moments)}" for i in leaders] * 3
-        session.act(branch.id, len(branch.moments) - 1, chance.choice(steps))
+    make_random_steps(session, branch, chance, STEPS_MAX)
     return branch
 
 
@@ -85,5 +89,30 @@ def test_branches_end_on_the_command_line_as_on_the_page(name, test, seed, tmp_p
                 assert not done.failed, (branch.name, done)
             if branch.id != first.id:
                 session.delete(branch.id)
+    finally:
+        session.close()
+
+
+@pytest.mark.parametrize(("name", "test", "seed"), runs(), ids=lambda value: str(value))
+@pytest.mark.timeout(1800)
+def test_scenarios_of_random_steps_end_on_the_command_line_as_on_the_page(name, test, seed, tmp_path, capfd):
+    (mutant,) = [one for one in load_mutants() if one.id == name]
+    raft = tmp_path / "raft.py"
+    raft.write_text(mutant.source())
+    session = Session()
+    chance = random.Random(f"{name} steps")
+    try:
+        for number in range(BRANCHES):
+            branch = session.open(Setup(raft.resolve(), "live.scenario", f"snapshots\npeers {chance.choice((3, 5))}"))
+            make_random_steps(session, branch, chance, 3 * STEPS_MAX)
+            file = tmp_path / f"{number}.scenario"
+            file.write_text(session.scenario(branch.id))
+            status = cli.main(["scenario", str(file), "--raft", str(raft)])
+            said = " ".join(capfd.readouterr().out.split())
+            if branch.ended:
+                assert status == 1, branch.steps
+                assert " ".join(branch.ended.split()) in said or "RecursionError" in said, (branch.steps, branch.ended)
+            else:
+                assert status == 0 or "kill()" in said, (branch.steps, said[-2000:])
     finally:
         session.close()
