@@ -48,7 +48,7 @@ def test_last_of_two_equal_options_counts():
     parser = ArgumentParser()
     add_options(parser.add_argument, *RUN, replace(SEED, default=3, help="of the draw"))
     assert parser.parse_args([]).seed == 3
-    assert "of the draw (3)" in parser.format_help()
+    assert "of the draw (default: 3)" in parser.format_help()
     assert [action.dest for action in parser._actions[1:]] == [option.name for option in RUN]
 
 
