@@ -382,7 +382,9 @@ class _LiveRun:
         if self._scenario is not None:
             self._moments.append(self._moment(self._pending, ended=True))
         elif self._setup.test is None:
-            self._connection.send(Reply(cannot=str(told.get("headline", "the run ended before its first step"))))
+            found = outcome_of(run.error, self._setup.raft.parent)
+            where = f" ({found.where})" if found.where else ""
+            self._connection.send(Reply(cannot=f"the run fails before the first step: {found.text}{where}"))
             return
         else:
             self._moments.append(Moment("", len(self._trace), run.digest, Actions([], [], [], [])))

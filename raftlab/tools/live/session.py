@@ -69,6 +69,10 @@ class _Process:
         self.close()
         return Reply(cannot=f"{how}; its output is in the terminal")
 
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid
+
     def close(self) -> None:
         self._connection.close()
         self._process.kill()
@@ -275,6 +279,12 @@ class Session:
             ends = f"# Here the run ends: {branch.ended}\n" if branch.ended else ""
             steps = branch.steps or ["show"]
             return "\n".join([f"{title}{seed}{header}", *steps, ""]) + ends
+
+    def process_id(self, branch_id: int) -> int | None:
+        """Of the process that waits for the branch's next step."""
+        with self._lock:
+            process = self._processes.get(branch_id)
+            return None if process is None else process.pid
 
     # ---- processes ---------------------------------------------------------------------------------------------
 

@@ -103,7 +103,12 @@ def test_scenarios_of_random_steps_end_on_the_command_line_as_on_the_page(name, 
     chance = random.Random(f"{name} steps")
     try:
         for number in range(BRANCHES):
-            branch = session.open(Setup(raft.resolve(), "live.scenario", f"snapshots\npeers {chance.choice((3, 5))}"))
+            header = f"snapshots\npeers {chance.choice((3, 5))}"
+            try:
+                branch = session.open(Setup(raft.resolve(), "live.scenario", header))
+            except SessionError as error:
+                assert "before the first step" in str(error)  # noqa: PT017  # of a peer that fails as it is made
+                return
             make_random_steps(session, branch, chance, 3 * STEPS_MAX)
             file = tmp_path / f"{number}.scenario"
             file.write_text(session.scenario(branch.id))

@@ -222,6 +222,15 @@ def test_a_file_that_cannot_be_loaded_is_said(session, tmp_path):
         session.open(setup(tmp_path / "raft.py"))
 
 
+def test_a_peer_that_fails_as_it_is_made_is_said_with_its_line(session, tmp_path):
+    source = REFERENCE.read_text()
+    head = "        self.mu = "
+    assert head in source
+    (tmp_path / "raft.py").write_text(source.replace(head, f"        raise KeyError('made')\n{head}", 1))
+    with pytest.raises(SessionError, match=r"before the first step: .*made.*raft.py:\d+"):
+        session.open(setup(tmp_path / "raft.py"))
+
+
 def test_another_run_begins_with_its_own_header(session):
     branch = session.open(setup())
     new = session.open_like(branch.id, "peers 5\nlogs 0: 1\nlogs 1: 1\nlogs 2: 1", "five")
