@@ -37,7 +37,7 @@ from unittest import mock
 
 import labgob
 from raftlab.cluster.client import make_clerk, make_connections
-from raftlab.cluster.durable_store import DurableStore, Owner
+from raftlab.cluster.durable_store import DataOwner, DurableStore
 from raftlab.cluster.load_generator import LoadResult, load_result
 from raftlab.cluster.processes import ClusterProcesses
 from raftlab.cluster.tcp import Address, Credentials
@@ -256,7 +256,7 @@ def _restart_s(folder: Path) -> float:
     for value in (1, None, 0, [entries.LogEntry(0, None), *(entries.LogEntry(1, command) for command in commands)]):
         state.encode(value)
     for peer in range(3):
-        disk = DurableStore(folder / f"peer-{peer}", Owner(peer, 3))
+        disk = DurableStore(folder / f"peer-{peer}", DataOwner(peer, 3))
         disk.write(state.bytes(), b"")
         disk.close()
     addresses = [Address("127.0.0.1", port) for port in _ports(3)]
@@ -280,7 +280,7 @@ def _stores(folder: Path) -> Iterator[str]:
     import sqlite3
 
     states = [bytes([n % 251]) * 8 + b"an entry of some length;" * (1000 + n) for n in range(200)]
-    disk = DurableStore(folder / "store", Owner(0, 1))
+    disk = DurableStore(folder / "store", DataOwner(0, 1))
     database = sqlite3.connect(folder / "sqlite", isolation_level=None)
     database.execute("PRAGMA journal_mode=WAL")
     database.execute("PRAGMA synchronous=FULL")

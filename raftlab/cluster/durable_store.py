@@ -58,7 +58,7 @@ class StoreError(Exception):
     """The data cannot be used; the text has the file."""
 
 
-class Owner(msgspec.Struct, frozen=True):
+class DataOwner(msgspec.Struct, frozen=True):
     """The peer that the data belongs to, and the number of peers."""
 
     peer: int
@@ -95,7 +95,7 @@ class _FilePair(NamedTuple):
 class DurableStore:
     """One peer's folder. `raft_state` and `snapshot` are those of the last save."""
 
-    def __init__(self, folder: Path, owner: Owner) -> None:
+    def __init__(self, folder: Path, owner: DataOwner) -> None:
         """Open or create the folder. Raises StoreError or OSError."""
         self.folder = folder
         self.raft_state = b""
@@ -309,7 +309,7 @@ def _apply_differences(old: bytes, size: int, differences: list[tuple[int, bytes
 # ---- The folder ----------------------------------------------------------------------------------------------
 
 
-def _create(folder: Path, owner: Owner) -> None:
+def _create(folder: Path, owner: DataOwner) -> None:
     """Create the folder atomically, by renaming: it always has its first save."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}")
@@ -327,10 +327,10 @@ def _create(folder: Path, owner: Owner) -> None:
     _sync_folder(folder.parent)
 
 
-def _check_owner(folder: Path, owner: Owner) -> None:
+def _check_owner(folder: Path, owner: DataOwner) -> None:
     path = folder / _OWNER
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=Owner)
+        found = msgspec.json.decode(path.read_bytes(), type=DataOwner)
     except FileNotFoundError:
         raise StoreError(f"{folder} has no data of a peer (no {_OWNER}); choose another folder, or a new one") from None
     except msgspec.DecodeError as error:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from labrpc import Server, Service
 from raftlab.cluster import lifetime, options
-from raftlab.cluster.durable_store import DurableStore, Owner, StoreError, persister_on
+from raftlab.cluster.durable_store import DataOwner, DurableStore, StoreError, persister_on
 from raftlab.cluster.options import UsageError
 from raftlab.cluster.status import ApplyQueue, StatusCollector, StatusService
 from raftlab.cluster.tcp import Address, Credentials, TcpClient, TcpEnd
@@ -123,7 +123,7 @@ def serve(config: ServerConfig, program: Any) -> int:
     threading.excepthook = thread_failed
     started_s = time.monotonic()
     try:
-        disk = DurableStore(config.folder, Owner(me, len(addresses)))
+        disk = DurableStore(config.folder, DataOwner(me, len(addresses)))
     except (StoreError, OSError) as error:
         raise UsageError(str(error)) from None
     new_text = "" if disk.number else " (new)"

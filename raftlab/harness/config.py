@@ -235,7 +235,7 @@ class Config(Servers):
                     )
             match result:
                 case (int(), int(), bool()):
-                    started = events.Started(recorded, *result)
+                    started = events.StartResult(recorded, *result)
                     self._emit(events.STARTED, node, started, result[0] & 0xFFFFFFFF)
                     return
             self._fail_wrong_result(peer.start, i, result, "(index: int, term: int, is_leader: bool)")

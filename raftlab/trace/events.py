@@ -73,7 +73,7 @@ REPAIRS = frozenset((BOOT, RESTART, CONNECT, RESUME, UNFREEZE_CLOCK))
 ACTS = SERVER_ACTS | CONDITION_KINDS | {CRASH_AT, SLOW_DISKS, SLOW_SNAPSHOTS, BUSY}
 
 
-class Started(msgspec.Struct, frozen=True, gc=False):
+class StartResult(msgspec.Struct, frozen=True, gc=False):
     """What start() returned."""
 
     command: Any
@@ -135,7 +135,7 @@ DETAILS: dict[str, Any] = {
     STEP: str,
     RESTORE: int,
     START: object,  # the command
-    STARTED: Started,
+    STARTED: StartResult,
     SAVING: int,  # the save's number
     PERSIST: PersistedState,
     APPLY: ApplyMsg,
@@ -206,5 +206,5 @@ __all__ = [
     "Preempted",
     "SaveTime",
     "ServiceSnapshot",
-    "Started",
+    "StartResult",
 ]

@@ -9,7 +9,7 @@ from labsim import Event
 from raftlab.check.rules.facts import Delivery, Facts, PeerFacts, Unverified, hashable, same_command
 from raftlab.check.rules.rule import NewEntries, Reporter, Rule, majority_note, peers_text
 from raftlab.trace.decoding import DecodedRequest
-from raftlab.trace.events import DELIVER, START, STARTED, Started
+from raftlab.trace.events import DELIVER, START, STARTED, StartResult
 from raftlab.trace.rpcs import APPEND
 
 
@@ -169,7 +169,7 @@ class StartsInOrder(Rule):
         # By server, incarnation and term: (when start() returned, the highest index by then, how many by then).
         self._returned: dict[tuple[str, int, int], list[tuple[int, int, int]]] = {}
 
-    def on_started(self, event: Event, peer: PeerFacts, started: Started, began: int) -> None:
+    def on_started(self, event: Event, peer: PeerFacts, started: StartResult, began: int) -> None:
         returned = self._returned.setdefault((peer.name, event.incarnation, started.term), [])
         before = next((one for one in reversed(returned) if one[0] < began), None)
         if before is not None and started.index <= before[1]:
@@ -243,7 +243,7 @@ class StartTellsTheIndex(Rule):
         super().__init__(facts, reporter)
         self._started: dict[tuple[int, int], tuple[Any, str]] = {}
 
-    def on_started(self, event: Event, peer: PeerFacts, started: Started, began: int) -> None:
+    def on_started(self, event: Event, peer: PeerFacts, started: StartResult, began: int) -> None:
         self._started[started.term, started.index] = (started.command, peer.name)
 
     def on_new_entries(self, event: Event, message: Message, request: DecodedRequest, new_entries: NewEntries) -> None:

@@ -10,7 +10,7 @@ from raftlab.check.failure import short
 from raftlab.check.rules.facts import Delivery, Facts, PeerFacts, same_command
 from raftlab.check.rules.rule import Reporter, Rule
 from raftlab.trace.decoding import DecodedRequest
-from raftlab.trace.events import PersistedState, Started
+from raftlab.trace.events import PersistedState, StartResult
 
 
 class _DurabilityRule(Rule):
@@ -296,7 +296,7 @@ class AppliedOnMajority(Rule):
     def on_crash(self, peer: PeerFacts) -> None:
         self._active = True
 
-    def on_started(self, event: Event, peer: PeerFacts, started: Started, began: int) -> None:
+    def on_started(self, event: Event, peer: PeerFacts, started: StartResult, began: int) -> None:
         start = (started.command, peer.name, peer.returned_call, event.at_ns)
         self._started.setdefault(started.index, []).append(start)
 

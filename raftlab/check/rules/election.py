@@ -9,7 +9,7 @@ from labsim import Event
 from raftlab.check.rules.facts import Delivery, Facts, PeerFacts, Unverified
 from raftlab.check.rules.rule import Reporter, Rule, majority_note, peers_text
 from raftlab.trace.decoding import DecodedRequest
-from raftlab.trace.events import Started
+from raftlab.trace.events import StartResult
 from raftlab.trace.rpcs import VOTE
 
 
@@ -152,7 +152,7 @@ class EarnedLeadership(Rule):
 
     on_send_snapshot_new_term = on_send_append_new_term
 
-    def on_started(self, event: Event, peer: PeerFacts, started: Started, began: int) -> None:
+    def on_started(self, event: Event, peer: PeerFacts, started: StartResult, began: int) -> None:
         self._check(peer, started.term, _claim(event.at_ns, peer, "start", f"term {started.term}"))
 
     def on_claim(self, at_ns: int, peer: PeerFacts, term: int) -> None:

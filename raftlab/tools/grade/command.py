@@ -41,7 +41,7 @@ from raftlab.tools.grade.runs.run_digest import FUZZ_TESTS
 from raftlab.tools.grade.runs.run_worker import RunWorkerError, missing_sandbox
 from raftlab.tools.grade.submission_loader import LoadedSubmissions, SubmissionError, WantedFiles, load_submissions
 from raftlab.tools.grade.validation import FILE, Validation, ValidationFailed
-from raftlab.tools.grade.values.results import Result, points, renamed
+from raftlab.tools.grade.values.results import Result, has_other_name_than_file, points
 from raftlab.tools.grade.values.rubric import Rubric, RubricError
 from raftlab.tools.grade.values.store import write_whole
 from raftlab.tools.selection import SCENARIO, SelectionError, load_tests, not_lab_tests
@@ -436,7 +436,7 @@ def _notes_on_submissions(loaded: LoadedSubmissions, store: ResultsStore) -> Ite
     """Ignored entries, renamed submissions, and a submission that replaces another."""
     for why in dict.fromkeys(loaded.ignored.values()):
         yield f"  ignored ({why}): {_joined([name for name, given in loaded.ignored.items() if given == why])}"
-    others = [f"{s.file} to {s.name}" for s in loaded.submissions if renamed(s.name, s.file)]
+    others = [f"{s.file} to {s.name}" for s in loaded.submissions if has_other_name_than_file(s.name, s.file)]
     if others:
         yield f"  renamed: {_joined(others)}"
     if not loaded.is_class:

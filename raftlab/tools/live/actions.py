@@ -31,7 +31,7 @@ class Action(msgspec.Struct, omit_defaults=True):
     why_not: str = ""
 
 
-class Message(msgspec.Struct):
+class MessageAction(msgspec.Struct):
     """A message in flight."""
 
     id: int
@@ -46,7 +46,7 @@ class Actions(msgspec.Struct):
     all: list[Action]
     peers: list[list[Action]]
     links: list[list[Action]]  # of each peer
-    messages: list[Message]
+    messages: list[MessageAction]
 
 
 class _Call(JoinedCall):
@@ -167,7 +167,7 @@ def _why_not_awake(scenario: Scenario, i: int) -> str:
     return f"peer {i} is paused; resume it" if scenario.config.is_paused(i) else ""
 
 
-def _of_message(queued: QueuedMessage) -> Message:
+def _of_message(queued: QueuedMessage) -> MessageAction:
     message = queued.message
     source, target = direction(message, is_reply=queued.is_reply)
     name = f"{source}->{target} {kind_of(message.rpc)}{' reply' if queued.is_reply else ''} {message.ordinal}"
@@ -177,7 +177,7 @@ def _of_message(queued: QueuedMessage) -> Message:
     except SelectorError:
         unnamed = f"no step can name a message of {message.rpc}"
     once = "a reply arrives once: its call is over then" if queued.is_reply else ""
-    return Message(
+    return MessageAction(
         message.id,
         queued.is_reply,
         describe(queued),

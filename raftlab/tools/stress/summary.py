@@ -39,7 +39,7 @@ def headline(tally: Tally) -> str:
     )
 
 
-def rate(count: int, runs: int) -> str:
+def describe_rate(count: int, runs: int) -> str:
     """`1 run of 200`, as people say it."""
     if count >= runs:
         return f"every one of {runs:,} runs" if runs > 1 else "the one run made"
@@ -98,7 +98,7 @@ def _describe(cause: Cause, tally: Tally, bundle: JobBundle, out: Path, width: i
     groups = tally.in_order(cause)
     names_width = max(len(group.test) for group in groups)
     for group in groups:
-        often = rate(group.count, tally.counts[group.test].runs)
+        often = describe_rate(group.count, tally.counts[group.test].runs)
         lines.append(f"{indent}  {group.test:<{names_width}}  {often}; {_seeds(group)}")
     return lines
 
@@ -193,7 +193,7 @@ def as_junit(tally: Tally, bundle: JobBundle) -> bytes:
             case.set("time", f"{count.real_s:.3f}")
             if cause is not None:
                 group = cause.groups[test]
-                message = f"{rate(group.count, count.runs)}; {bundle.replay_line(test, group.shortest.seed)}"
+                message = f"{describe_rate(group.count, count.runs)}; {bundle.replay_line(test, group.shortest.seed)}"
                 failure = ElementTree.SubElement(case, "failure", message=printable(message), type=group.shortest.kind)
                 failure.text = printable(report(group.shortest, bundle))
             elif not count.runs:

@@ -17,7 +17,7 @@ import msgspec
 from raftlab.harness.launcher import LoadError, PeerLauncher
 from raftlab.sandbox.loader import launcher_for
 from raftlab.tools.workers.process import restore_paths
-from raftlab.tools.workers.server import Refusal, serve, show_stack_when_lost
+from raftlab.tools.workers.server import Refusal, dump_stack_on_crash, serve
 
 
 class WorkerSetup(msgspec.Struct, kw_only=True):
@@ -51,7 +51,7 @@ def serve_peer(setup_type: type[Setup], prepare: Callable[[Setup, PeerLauncher],
     def begin(greeting: bytes, _: int) -> Answers:
         # Thousands of runs of a peer that prints would fill the disk. A replay shows what it prints.
         sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123  # for as long as the process lives
-        show_stack_when_lost()
+        dump_stack_on_crash()
         setup = msgspec.json.decode(greeting, type=setup_type)
         if setup.memory_mb:
             limit_memory(setup.memory_mb)

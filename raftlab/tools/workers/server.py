@@ -55,7 +55,7 @@ def _take_the_pipes() -> tuple[IO[bytes], IO[bytes]]:
     return requests, answers
 
 
-def show_stack_when_lost() -> None:
+def dump_stack_on_crash() -> None:
     """At a crash in C, and when whoever waits loses patience: to where the last words go."""
     faulthandler.enable(file=2, all_threads=False)
     faulthandler.register(STACK_SIGNAL, file=2, all_threads=False)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 
 from raftlab.tools.selection import select
-from raftlab.tools.workers.server import serve, show_stack_when_lost
+from raftlab.tools.workers.server import dump_stack_on_crash, serve
 from tests.mutants.tool.measurement import MutantResult, judge_by_fuzzing, judge_by_tests
 from tests.mutants.tool.mutants import load_mutants
 from tests.mutants.tool.random_mutants import drawn_by_id, is_drawn
@@ -24,7 +24,7 @@ JUDGES: dict[str, Callable[..., MutantResult]] = {TESTS: judge_by_tests, FUZZ: j
 
 
 def begin(greeting: bytes, _: int) -> Callable[[bytes], Iterator[bytes]]:
-    show_stack_when_lost()
+    dump_stack_on_crash()
     tests = select(json.loads(greeting)["tests"] or ["*"])  # scenarios, too
     mutants = {mutant.id: mutant for mutant in load_mutants()}
 

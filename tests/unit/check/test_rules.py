@@ -273,17 +273,17 @@ def falling_indexes(builder, wrong):
     builder.emit("start", "0", 10)
     if not wrong:
         builder.emit("start", "0", 20)
-    builder.emit("started", "0", events.Started(20, 2, 1, True))
+    builder.emit("started", "0", events.StartResult(20, 2, 1, True))
     if wrong:
         builder.emit("start", "0", 10)
-    builder.emit("started", "0", events.Started(10, 1, 1, True))
+    builder.emit("started", "0", events.StartResult(10, 1, 1, True))
 
 
 def saved_before_counting(builder, wrong):
     """Dissertation §10.2.1: a leader may send before saving, but must not count itself."""
     builder.elect("0", 1)
     builder.emit("start", "0", 10)
-    builder.emit("started", "0", events.Started(10, 1, 1, True))
+    builder.emit("started", "0", events.StartResult(10, 1, 1, True))
     builder.append("0", "1", 1, entries=[(1, 10)])
     if not wrong:
         builder.save("0")
@@ -581,7 +581,7 @@ def test_save_before_start_does_not_contain_its_command():
         if not before:
             builder.begin_save("0", 1)
         builder.save("0", number=1)
-        builder.emit("started", "0", events.Started(10, 1, 1, True))
+        builder.emit("started", "0", events.StartResult(10, 1, 1, True))
         builder.crash("0")
         builder.save("0")
         builder.send("0", "1", RequestVoteArgs(2, 0, 0, 0))
@@ -608,7 +608,7 @@ def test_a_crash_takes_back_what_was_started_and_never_saved():
     def run_case(builder, saved):
         builder.elect("0", 1)
         builder.emit("start", "0", 10)
-        builder.emit("started", "0", events.Started(10, 1, 1, True))
+        builder.emit("started", "0", events.StartResult(10, 1, 1, True))
         if saved:
             builder.save("0")
         builder.crash("0")
@@ -1156,7 +1156,11 @@ def test_swapped_results_of_overlapping_starts_are_explained():
             builder.save("0")
             for command, index in steps:
                 builder.emit(
-                    *(("started", "0", events.Started(command, index, 1, True)) if index else ("start", "0", command))
+                    *(
+                        ("started", "0", events.StartResult(command, index, 1, True))
+                        if index
+                        else ("start", "0", command)
+                    )
                 )
             builder.append("0", "1", 1, entries=[(1, 10), (1, 11)])
 

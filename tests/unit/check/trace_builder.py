@@ -112,7 +112,7 @@ class TraceBuilder:
     def start(self, node, index, term, command):
         self.emit("start", node, command)
         self.save(node)
-        self.emit("started", node, events.Started(command, index, term, True))
+        self.emit("started", node, events.StartResult(command, index, term, True))
 
     def apply(self, node, index, command):
         self.emit("apply", node, ApplyMsg(True, command, index))

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from raftlab.cluster.durable_store import DurableStore, Owner
+from raftlab.cluster.durable_store import DataOwner, DurableStore
 from raftlab.cluster.prompt import _helps
 from raftlab.cluster.status import StatusReply, status_table
 from raftlab.tools import cli
@@ -206,7 +206,7 @@ def test_status_table():
 def test_torn_last_save_is_logged(tmp_path):
     """And the peer serves: that save was never acknowledged."""
     folder = tmp_path / "peer"
-    disk = DurableStore(folder, Owner(0, 1))
+    disk = DurableStore(folder, DataOwner(0, 1))
     disk.write(b"", b"")
     disk.write(b"torn", b"")
     disk.close()

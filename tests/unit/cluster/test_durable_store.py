@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from raftlab.cluster import durable_store as disk_module
 from raftlab.cluster.durable_store import (
+    DataOwner,
     DurableStore,
-    Owner,
     StoreError,
     _apply_differences,
     _differences,
@@ -22,7 +22,7 @@ from raftlab.cluster.durable_store import (
 )
 from unit.soak import SOAK
 
-ME = Owner(0, 3)
+ME = DataOwner(0, 3)
 
 
 def saves(folder, *states):
@@ -229,7 +229,10 @@ def test_repeated_torn_saves_are_ignored(tmp_path):
     [
         (lambda folder: folder.mkdir(), "has no data of a peer .no owner.json.; choose another folder, or a new one"),
         (lambda folder: folder.touch(), "is not a folder"),
-        (lambda folder: DurableStore(folder, Owner(2, 3)).close(), "has the data of peer 2 of 3, not of peer 0 of 3"),
+        (
+            lambda folder: DurableStore(folder, DataOwner(2, 3)).close(),
+            "has the data of peer 2 of 3, not of peer 0 of 3",
+        ),
         (
             lambda folder: emptied(folder),
             "the save files are missing: this peer may have lost votes or entries",
@@ -286,8 +289,8 @@ def test_full_disk_keeps_earlier_saves(tmp_path, monkeypatch):
 def test_saves_survive_kill_9(tmp_path):
     """A process prints the number of each finished save, and is killed at a random time."""
     script = (
-        "import sys; from pathlib import Path; from raftlab.cluster.durable_store import DurableStore, Owner\n"
-        "disk = DurableStore(Path(sys.argv[1]), Owner(0, 3))\n"
+        "import sys; from pathlib import Path; from raftlab.cluster.durable_store import DurableStore, DataOwner\n"
+        "disk = DurableStore(Path(sys.argv[1]), DataOwner(0, 3))\n"
         "for number in range(1, 10**9):\n"
         "    disk.write(b'%d ' % number * 50, b'')\n"
         "    print(number, flush=True)\n"

@@ -8,7 +8,7 @@ from labsim import Event
 from raftlab.trace import events
 from raftlab.trace.calls import CallJoin, JoinedCall
 from raftlab.trace.cluster_view import CANDIDATE, FOLLOWER, LEADER, ClusterView
-from raftlab.trace.events import Started
+from raftlab.trace.events import StartResult
 from raftlab.trace.trace_file import RecordedMessage
 
 
@@ -94,7 +94,7 @@ def test_newer_term_in_a_reply_makes_a_follower():
 def test_start_of_an_older_term_shows_nothing():
     view = View()
     view.send("0", "1", "request_vote", 3)
-    assert view.act(events.STARTED, "0", Started("x", 1, 2, True)) is None
+    assert view.act(events.STARTED, "0", StartResult("x", 1, 2, True)) is None
     assert view.role("0") == (CANDIDATE, 3)
 
 

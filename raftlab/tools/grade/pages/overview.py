@@ -20,8 +20,8 @@ from raftlab.tools.grade.pages.style import SORT_JS
 from raftlab.tools.grade.values.results import (
     PROVENANCE,
     Result,
+    has_other_name_than_file,
     points,
-    renamed,
     tests_failed,
 )
 
@@ -156,7 +156,7 @@ def _submission_row(result: Result, parts: Iterable[str], linked: Callable[[Resu
     rules = _most_common(result.rules_broken)
     flags = _flags(result)
     by_part = result.parts
-    file = clipped(result.file, _NAME_CHARS_MAX) if renamed(result.name, result.file) else ""
+    file = clipped(result.file, _NAME_CHARS_MAX) if has_other_name_than_file(result.name, result.file) else ""
     under = el("div", "submitted as ", el("bdi", file), class_="faint small") if file else ""
     cells = [el("th", linked(result), under, scope="row"), _number(result.score, el("b", points(result.score)))]
     for part in parts:

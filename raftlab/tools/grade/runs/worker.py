@@ -33,7 +33,7 @@ from raftlab.sandbox.processes import ForkServerLost, PeerProcessKilled
 from raftlab.sandbox.supervisor import PeerNotLoadable, PeerTimeout
 from raftlab.tools.grade.values.rubric import Limits
 from raftlab.tools.selection import load_tests
-from raftlab.tools.workers.server import serve, show_stack_when_lost
+from raftlab.tools.workers.server import dump_stack_on_crash, serve
 
 _REPORT_CHARS_MAX = 20_000
 _TRIES = 5
@@ -92,7 +92,7 @@ def begin_alone() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever asks decides when it is over
     # And is not to be outlived.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    show_stack_when_lost()
+    dump_stack_on_crash()
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_MB << 20, hard))
 

@@ -169,7 +169,7 @@ class Result:
         return Counter(rule for test in self.tests for rule in sorted({run.rule for run in test.failures if run.rule}))
 
 
-def renamed(name: str, file: str) -> bool:
+def has_other_name_than_file(name: str, file: str) -> bool:
     """Whether a submission's name is not simply its file's, as ann_2 for ann.zip beside ann.py."""
     return bool(file) and not file.startswith(name)
 

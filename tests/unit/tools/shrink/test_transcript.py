@@ -11,7 +11,7 @@ from raftlab.tools.shrink.attempts import RunPlan
 from raftlab.tools.shrink.plan_edits import rematch_messages, shift_choices, with_numbered_commands
 from raftlab.tools.shrink.transcript import steps_of
 from raftlab.trace import events
-from raftlab.trace.events import CrashPoint, DropReason, Started
+from raftlab.trace.events import CrashPoint, DropReason, StartResult
 from raftlab.trace.operations import RecordedSchedule, ScheduledOperation
 
 MS = 1_000_000
@@ -57,7 +57,7 @@ def test_step_finds_the_message_of_equal_content():
 
 
 def test_heartbeats_are_steps_on_request():
-    asked = [about(events.START, "0", "x", 5), about(events.STARTED, "0", Started("x", 1, 1, True), 5)]
+    asked = [about(events.START, "0", "x", 5), about(events.STARTED, "0", StartResult("x", 1, 1, True), 5)]
     sent = [Event(at_ms * MS, events.SEND, "0", 1, n, append(n), "") for n, at_ms in ((1, 5), (2, 9), (3, 9))]
     assert steps_of([*asked, *sent]) == ["start 0 x"]
     assert steps_of([*asked, *sent], heartbeats=True) == ["start 0 x", "heartbeat 0"]
@@ -70,9 +70,9 @@ def test_loss_at_a_down_peer_is_not_a_step():
 
 
 def test_start_that_broke_the_rule_is_a_step():
-    returned = [about(events.START, "0", "x"), about(events.STARTED, "0", Started("x", 1, 1, True))]
+    returned = [about(events.START, "0", "x"), about(events.STARTED, "0", StartResult("x", 1, 1, True))]
     assert steps_of([*returned, about(events.START, "0", "y")]) == ["start 0 x", "start 0 y"]
-    refused = [about(events.START, "0", "x"), about(events.STARTED, "0", Started("x", -1, 1, False))]
+    refused = [about(events.START, "0", "x"), about(events.STARTED, "0", StartResult("x", -1, 1, False))]
     assert steps_of(refused) == []
 
 

@@ -17,7 +17,7 @@ from raftlab.harness.outcome import Ending, Outcome
 from raftlab.tools.selection import select
 from raftlab.tools.stress import progress
 from raftlab.tools.stress.stress_run import Plan, run_stress
-from raftlab.tools.stress.summary import as_text, rate, wrapped
+from raftlab.tools.stress.summary import as_text, describe_rate, wrapped
 from raftlab.tools.stress.tally import Tally
 from raftlab.tools.workers.job_bundle import JobBundle
 from raftlab.tools.workers.pool import PoolLost
@@ -187,10 +187,10 @@ def test_checks_that_are_off_are_said_once():
 
 
 def test_rates_read_as_people_say_them():
-    assert rate(1, 200) == "1 of 200 runs"
-    assert rate(5, 1000) == "5 of 1,000 runs, about one in 200"
-    assert rate(7, 7) == "every one of 7 runs"
-    assert rate(1, 1) == "the one run made"
+    assert describe_rate(1, 200) == "1 of 200 runs"
+    assert describe_rate(5, 1000) == "5 of 1,000 runs, about one in 200"
+    assert describe_rate(7, 7) == "every one of 7 runs"
+    assert describe_rate(1, 1) == "the one run made"
 
 
 def test_a_line_names_the_service_for_tests_of_one_alone():

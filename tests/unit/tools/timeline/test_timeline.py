@@ -20,7 +20,7 @@ from raftlab.tools.timeline.command import TimelineError, print_timeline
 from raftlab.tools.timeline.labels import answer, clean, request, to_ascii
 from raftlab.tools.timeline.model import build_model
 from raftlab.tools.timeline.rows import RowFilter
-from raftlab.trace.events import DropReason, LogLine, PersistedState, Started
+from raftlab.trace.events import DropReason, LogLine, PersistedState, StartResult
 from raftlab.trace.trace_file import read_trace, write_trace
 
 REFERENCE = InProcessLauncher(Raft)
@@ -232,7 +232,7 @@ def test_slow_start_is_shown_when_it_returns():
     run.add("saving", "0", 1)
     run.at_ms = 105
     run.add("persist", "0", PersistedState(b"x" * 9, b""))
-    run.add("started", "0", Started("x", 1, 1, True))
+    run.add("started", "0", StartResult("x", 1, 1, True))
     rows = build_model(run.events).rows
     assert [row.at_ns for row in rows] == sorted(row.at_ns for row in rows)
     told = texts(build_model(run.events), "0")

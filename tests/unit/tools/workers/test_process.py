@@ -14,10 +14,10 @@ from unit.students import ROOT
 # Answers in capitals; some words do something else.
 WORKER = """
 import os, signal, sys, time
-from raftlab.tools.workers.server import RETIRE, Refusal, serve, show_stack_when_lost
+from raftlab.tools.workers.server import RETIRE, Refusal, serve, dump_stack_on_crash
 
 def begin(greeting, asker):
-    show_stack_when_lost()
+    dump_stack_on_crash()
     print("nobody hears this")
     if greeting == b"refuse\\n": raise Refusal("not like this")
     if greeting == b"die\\n": sys.exit("a last word")
