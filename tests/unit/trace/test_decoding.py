@@ -501,7 +501,9 @@ def test_follower_may_forward_entries_and_acknowledgements(passed_on, told, brok
     builder.start("0", 1, 1, 10)
     builder.append("0", "1", 1, entries=[(1, 10)])
     if passed_on:
-        builder.answer(builder.deliver(builder.send("1", "2", Word([10]), "Raft.pass_on")), Word([]))
+        passed = builder.deliver(builder.send("1", "2", Word([10]), "Raft.pass_on"))
+        builder.save("2")
+        builder.answer(passed, Word([]))
     if told == "by an RPC":
         builder.answer(builder.deliver(builder.send("1", "0", Word([1, 2]), "Raft.relayed")), Word([]))
     if told == "in a field":
