@@ -193,5 +193,5 @@ handout: $(READY) ## write the tree a student starts from: OUT=dir
 	@$(BIN)/lab handout $(call quoted,$(OUT))
 
 grade: $(READY) ## grade a class in a sandbox: SUBMISSIONS=dir OUT=dir [HIDDEN=dir]
-	@test -n "$(SUBMISSIONS)" -a -n "$(OUT)" || { echo "usage: make grade SUBMISSIONS=dir OUT=dir [HIDDEN=dir] [RUBRIC=file.toml] [SOLUTION=raft.py] [KV=server.py] [JOBS=n]"; exit 2; }
-	@$(BIN)/lab grade $(call quoted,$(SUBMISSIONS)) $(call options,OUT KV JOBS) $(if $(HIDDEN),--hidden $(call quoted,$(HIDDEN))) $(if $(RUBRIC),--rubric $(call quoted,$(RUBRIC))) $(if $(SOLUTION),--solution $(call quoted,$(SOLUTION)))
+	@test -n "$(SUBMISSIONS)" -a -n "$(OUT)" || { echo "usage: make grade SUBMISSIONS=dir OUT=dir [HIDDEN=dir] [RUBRIC=file.toml] [ROSTER=file.csv] [OVERRIDES=file.toml] [SOLUTION=raft.py] [KV=server.py] [JOBS=n]"; exit 2; }
+	@$(BIN)/lab grade $(call quoted,$(SUBMISSIONS)) $(call options,OUT KV JOBS) $(if $(HIDDEN),--hidden $(call quoted,$(HIDDEN))) $(if $(RUBRIC),--rubric $(call quoted,$(RUBRIC))) $(if $(ROSTER),--roster $(call quoted,$(ROSTER))) $(if $(OVERRIDES),--overrides $(call quoted,$(OVERRIDES))) $(if $(SOLUTION),--solution $(call quoted,$(SOLUTION)))

@@ -41,7 +41,10 @@ from raftlab.tools.grade.runs.run_digest import FUZZ_TESTS
 from raftlab.tools.grade.runs.run_worker import RunWorkerError, missing_sandbox
 from raftlab.tools.grade.submission_loader import LoadedSubmissions, SubmissionError, WantedFiles, load_submissions
 from raftlab.tools.grade.validation import FILE, Validation, ValidationFailed
+from raftlab.tools.grade.values.class_list import ClassList, several
+from raftlab.tools.grade.values.overrides import OverridesError
 from raftlab.tools.grade.values.results import Result, has_other_name_than_file, points
+from raftlab.tools.grade.values.roster import RosterError
 from raftlab.tools.grade.values.rubric import Rubric, RubricError
 from raftlab.tools.grade.values.store import write_whole
 from raftlab.tools.selection import SCENARIO, SelectionError, load_tests, not_lab_tests
@@ -86,6 +89,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="points, seeds and limits as TOML (docs/instructor/grading.md)",
     )
+    add("--roster", type=Path, metavar="FILE", help="the students as CSV: id, name, email, section, aliases")
+    add("--overrides", type=Path, metavar="FILE", help="points, comments and excuses of single students as TOML")
     add_options(
         add,
         replace(OUT, default=FOLDER, help="folder for results; finished runs in it are not repeated"),
@@ -131,8 +136,9 @@ def main(args: argparse.Namespace) -> int:
         wanted = _wanted(rubric, graded_tests)
         loaded = load_submissions(args.submissions, wanted, single=args.single, excluded=own)
         _make_out(args.out)
+        class_list = ClassList.read(args.out, args.roster, args.overrides)
         assignment = _assignment(rubric, public, hidden, _seed_phrase(rubric, hidden, args.out), args)
-    except (RubricError, SelectionError, SubmissionError, ValidationFailed) as error:
+    except (RubricError, RosterError, OverridesError, SelectionError, SubmissionError, ValidationFailed) as error:
         return _fail(str(error))
     except OSError as error:
         return _fail(_reason(error))
@@ -141,8 +147,12 @@ def main(args: argparse.Namespace) -> int:
     try:
         with sigterm_as_interrupt(), exclusive_lock(args.out, "lab grade"):
             store = ResultsStore(args.out, AssignmentKey.of(assignment, rubric))
-            return _grade(args, rubric, assignment, loaded if loaded.is_class else _single(loaded, store), store)
-    except (FolderInUse, ResultsStoreError, ValidationFailed) as error:
+            loaded = loaded if loaded.is_class else _single(loaded, store)
+            others = () if loaded.is_class else store.names
+            class_list.check([*(submission.name for submission in loaded.submissions), *others])
+            class_list.keep(args.out, args.roster, args.overrides)
+            return _grade(args, rubric, assignment, loaded, class_list, store)
+    except (FolderInUse, OverridesError, ResultsStoreError, ValidationFailed) as error:
         return _fail(str(error))
     except OSError as error:
         return _fail(f"{_reason(error)}; finished runs are in {args.out}, run the same command again to resume")
@@ -269,7 +279,12 @@ def _single(loaded: LoadedSubmissions, store: ResultsStore) -> LoadedSubmissions
 
 
 def _grade(
-    args: argparse.Namespace, rubric: Rubric, assignment: Assignment, loaded: LoadedSubmissions, store: ResultsStore
+    args: argparse.Namespace,
+    rubric: Rubric,
+    assignment: Assignment,
+    loaded: LoadedSubmissions,
+    class_list: ClassList,
+    store: ResultsStore,
 ) -> int:
     console = Console(highlight=False)
     class_ = loaded.submissions
@@ -288,6 +303,8 @@ def _grade(
         _print(
             console, f"  not run, because [points] in the rubric omits their part: {_by_part(assignment.not_graded)}"
         )
+    if class_list.files:
+        _print(console, f"  with {_joined(list(map(str, class_list.files)))}")
     for line in _notes_on_submissions(loaded, store):
         _print(console, line)
     _validate(assignment, args, console, record=args.out / FILE)
@@ -300,8 +317,9 @@ def _grade(
         while written < len(progress.done):
             result = progress.done[written]
             written += 1
-            write_submission(result, rubric.title, args.out)
             store.add(result)
+            (result,) = class_list.join([result])
+            write_submission(result, rubric.title, args.out)
             if not console.is_terminal:
                 _print(console, _line(result, written, len(class_)))
 
@@ -326,10 +344,16 @@ def _grade(
             write_new()
             # The folder is the class: earlier submissions that are not in it leave the class.
             gone = store.keep_only(submission.name for submission in class_) if loaded.is_class else []
+            results = class_list.join(store.results)
+            now = {submission.name for submission in class_}
+            for result in results:
+                if result.name not in now:
+                    write_submission(result, rubric.title, args.out)  # its override may be new
             write_class(
-                store.results,
+                results,
                 rubric.title,
                 args.out,
+                class_list=class_list,
                 ignored=provenance.passed_over,
                 provenance=provenance.summary,
             )
@@ -341,7 +365,7 @@ def _grade(
         return 130
     except RunWorkerError as error:
         return _fail(str(error))
-    _print(console, _summary(store.results, progress, args.out))
+    _print(console, _summary(results, class_list, progress, args.out))
     if gone:
         _print(
             console,
@@ -356,25 +380,32 @@ def _line(result: Result, number: int, of: int) -> str:
     why = f"  {printable(result.problem.partition(chr(10))[0])}" if result.problem else ""
     if not why and failed:
         why = f"  {counted(failed, 'test')} {'unverified or ' if result.unverified else ''}failed"
-    return f"{number:>4}/{of}  {result.name}  {points(result.score)} of {points(result.score_max)}{why}"
+    score = "excused" if result.excused else f"{points(result.score)} of {points(result.score_max)}"
+    return f"{number:>4}/{of}  {result.name}  {score}{why}"
 
 
-def _summary(results: Sequence[Result], progress: GradeProgress, out: Path) -> str:
-    scores = [result.score for result in results]
+def _summary(results: Sequence[Result], class_list: ClassList, progress: GradeProgress, out: Path) -> str:
+    ran = [result for result in results if result.in_statistics]
+    scores = [result.score for result in ran]
     score_max = max(result.score_max for result in results)
-    full = sum(result.score >= result.score_max - 1e-9 for result in results)
+    full = sum(result.score >= result.score_max - 1e-9 for result in ran)
+    average = (
+        f"mean {points(mean(scores))}, median {points(median(scores))} of {points(score_max)}, {full} with full marks"
+        if ran
+        else "none could be run"
+    )
     again = f" ({progress.runs_stored:,} from the cache)" if progress.runs_stored else ""
     class_ = f". Class of {len(results):,}" if len(results) > progress.submissions else ""
     runs = progress.runs_made + progress.runs_stored
-    lines = [
-        f"\n{counted(progress.submissions, 'submission')} graded in {runs:,} runs{again}{class_}: "
-        f"mean {points(mean(scores))}, median {points(median(scores))} of {points(score_max)}, "
-        f"{full} with full marks."
-    ]
+    lines = [f"\n{counted(progress.submissions, 'submission')} graded in {runs:,} runs{again}{class_}: {average}."]
     for words, names in (
         ("could not be run", [r.name for r in results if r.problem]),
         ("unverified", [r.name for r in results if r.unverified]),
         ("violated the sandbox protocol", [r.name for r in results if r.misbehaved]),
+        ("overridden", [r.name for r in results if r.override is not None]),
+        ("no submission", [student.name for student in class_list.missing(results)]),
+        ("not in the roster", class_list.unknown(results)),
+        ("several submissions", [f"{student.name} ({', '.join(n)})" for student, n in several(results).items()]),
     ):
         if names:
             lines.append(f"  {words}: {_joined(names)}")

@@ -27,7 +27,10 @@ from raftlab.tools.common.text import printable
 from raftlab.tools.grade.pages.overview import class_page
 from raftlab.tools.grade.pages.submission import submission_page
 from raftlab.tools.grade.submission_loader import Submission
-from raftlab.tools.grade.values.results import Artifacts, Result, TestResult, points
+from raftlab.tools.grade.values.class_list import NO_CLASS_LIST, ClassList
+from raftlab.tools.grade.values.overrides import Override
+from raftlab.tools.grade.values.results import Artifacts, Result, TestResult, override_text, points
+from raftlab.tools.grade.values.roster import Student
 from raftlab.tools.grade.values.store import write_whole
 
 STUDENTS = "students"
@@ -36,6 +39,7 @@ FULL = "full"
 SUBMITTED = "submitted"
 _FAILURES_SHOWN_MAX = 3
 _OUTPUT_CHARS_MAX = 2_000
+_STUDENT = ("id", "name", "email", "section")
 
 
 def write_submitted(submission: Submission, out: Path) -> Submission:
@@ -68,15 +72,17 @@ def write_class(
     title: str,
     out: Path,
     *,
+    class_list: ClassList,
     ignored: Mapping[str, str] = MappingProxyType({}),
     provenance: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """See class_page() for the arguments."""
-    write_whole(out / "scores.csv", as_csv(results))
+    write_whole(out / "scores.csv", as_csv(results, class_list))
     page = class_page(
         results,
         title,
         page_of=lambda result: f"{FULL}/{result.name}.html",
+        class_list=class_list,
         ignored=ignored,
         provenance=provenance,
     )
@@ -84,8 +90,9 @@ def write_class(
 
 
 def as_gradescope(result: Result) -> dict[str, Any]:
-    """Without a total: Gradescope adds up the scores itself, so that hidden tests do not show in a sum."""
+    """Only with a total if it differs from the sum of the tests, which would reveal hidden tests."""
     return {
+        **({"score": round(result.score, 6)} if result.score != result.earned else {}),
         "output": "\n".join(_header_lines(result)),
         "output_format": "text",
         "stdout_visibility": "hidden",
@@ -108,6 +115,8 @@ def as_gradescope(result: Result) -> dict[str, Any]:
 
 def _header_lines(result: Result) -> list[str]:
     lines = [result.problem] if result.problem else []
+    if result.override is not None:
+        lines.append(override_text(result))
     lines += [*result.unverified_because, *result.remarks]
     shown = [test for test in result.tests if test.test.visibility == "visible" and test.test.counts]
     earned, possible = sum(test.earned for test in shown), sum(test.possible for test in shown)
@@ -154,26 +163,45 @@ def as_junit(result: Result) -> bytes:
     return bytes(ElementTree.tostring(suite, encoding="utf-8", xml_declaration=True)) + b"\n"
 
 
-def as_csv(results: Sequence[Result]) -> str:
-    """A row for each submission: score, points of each part, then of each test."""
+def as_csv(results: Sequence[Result], class_list: ClassList = NO_CLASS_LIST) -> str:
+    """A row for each submission: score, points of each part, then of each test. With a roster, also a row for each
+    missing student."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     parts = list(results[0].parts) if results else []
     tests = [test.test.name for test in results[0].tests] if results else []
-    writer.writerow(["submission", "score", "of", *parts, "problem", "file", *tests])
+    roster = class_list.roster is not None
+    decisions = ["earned", "excused", "comment"] if class_list.overrides.by_name else []
+    head = ["submission", *(_STUDENT if roster else ()), "score", "of", *parts, "problem", "file", *decisions, *tests]
+    writer.writerow(head)
     for result in results:
-        writer.writerow(
-            [
-                _cell(result.name),
-                points(result.score),
-                points(result.score_max),
-                *(points(earned) for earned, _ in result.parts.values()),
-                _cell(result.problem.partition("\n")[0]),
-                _cell(result.file),
-                *(points(test.earned) for test in result.tests),
-            ]
-        )
+        override = result.override or Override()
+        row = {
+            "submission": _cell(result.name),
+            **_student_cells(result.student),
+            "score": "" if result.excused else points(result.score),
+            "of": points(result.score_max),
+            **{part: points(earned) for part, (earned, _) in result.parts.items()},
+            "problem": _cell(result.problem.partition("\n")[0] or _why_not_counted(result)),
+            "file": _cell(result.file),
+            "earned": points(result.earned),
+            "excused": "yes" if override.excused else "",
+            "comment": _cell(override.comment),
+            **{test.test.name: points(test.earned) for test in result.tests},
+        }
+        writer.writerow([row[name] for name in head])
+    for student in class_list.missing(results):
+        row = {**_student_cells(student), "problem": "no submission"}
+        writer.writerow([row.get(name, "") for name in head])
     return text.getvalue()
+
+
+def _student_cells(student: Student | None) -> dict[str, str]:
+    return {name: "" if student is None else _cell(getattr(student, name)) for name in _STUDENT}
+
+
+def _why_not_counted(result: Result) -> str:
+    return f"{result.instead} counts instead" if result.instead else ""
 
 
 def _cell(text: str) -> str:

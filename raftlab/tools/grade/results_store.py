@@ -102,6 +102,10 @@ class ResultsStore:
         found = [record.result for record in self._records.values() if record is not None and record.exam == self.key]
         return sorted(found, key=lambda result: (result.file, result.name))
 
+    @property
+    def names(self) -> list[str]:
+        return list(self._records)
+
     def name_of(self, file: str) -> str | None:
         """The name under which that file was graded."""
         records = (record for record in self._records.values() if record is not None)

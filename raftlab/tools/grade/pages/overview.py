@@ -17,6 +17,7 @@ from raftlab.harness.outcome import Ending
 from raftlab.tools.common.text import duration
 from raftlab.tools.grade.pages.html import Html, bar, clipped, code, el, heads, join, local_link, page, part_name, table
 from raftlab.tools.grade.pages.style import SORT_JS
+from raftlab.tools.grade.values.class_list import NO_CLASS_LIST, ClassList, several
 from raftlab.tools.grade.values.results import (
     PROVENANCE,
     Result,
@@ -28,7 +29,9 @@ from raftlab.tools.grade.values.results import (
 _NAME_CHARS_MAX = 80
 _CAUSE_CHARS_MAX = 600
 _SLOWEST_SHOWN = 5
-_REMARKS, _SKIPPED = "remarks", "skipped tests"  # flags that are not defects
+# Flags that are not defects.
+_REMARKS, _SKIPPED, _OVERRIDDEN, _NOT_COUNTED = "remarks", "skipped tests", "overridden", "another submission counts"
+_NO_DEFECTS = (_REMARKS, _SKIPPED, _OVERRIDDEN, _NOT_COUNTED)
 
 
 def class_page(
@@ -36,6 +39,7 @@ def class_page(
     title: str,
     *,
     page_of: Callable[[Result], str],
+    class_list: ClassList = NO_CLASS_LIST,
     ignored: Mapping[str, str] = MappingProxyType({}),
     provenance: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
@@ -54,16 +58,18 @@ def class_page(
         return el("a", el("bdi", name or "(no name)"), href=local_link(path), title=whole)
 
     body = [el("header", el("p", "Class overview", class_="over"), el("h1", clipped(title, 200))), _figures(results)]
+    ran = [result for result in results if result.in_statistics]
     if results:
         body += [
-            el("section", el("h2", "Scores"), _histogram(results)),
+            el("section", el("h2", "Scores"), _histogram(ran)),
             el("section", el("h2", "Submissions"), _submissions(results, linked), class_="class-scroll"),
-            el("section", el("h2", "Tests that fail most"), _tests_failing(results)),
-            el("section", el("h2", "Rules broken most"), _rules_broken(results)),
+            el("section", el("h2", "Tests that fail most"), _tests_failing(ran)),
+            el("section", el("h2", "Rules broken most"), _rules_broken(ran)),
             el("section", el("h2", "Time of all runs"), _time(results, linked)),
         ]
     else:
         body.append(el("section", el("p", "There are no submissions.")))
+    body += [_roster(results, class_list), _overrides(results, linked)]
     if ignored:
         body.append(el("section", el("h2", "Ignored"), _ignored(ignored)))
     if provenance:
@@ -81,26 +87,25 @@ def _full_marks(result: Result) -> bool:
     )
 
 
-def _could_not_run(result: Result) -> bool:
-    return bool(result.problem) or Ending.UNLOADABLE in _endings(result)
-
-
 def _endings(result: Result) -> set[Ending]:
     return {run.ending for test in result.tests for run in test.runs}
 
 
 def _figures(results: Sequence[Result]) -> Html:
-    scores = [result.score for result in results]
+    scores = [result.score for result in results if result.in_statistics]
     figures = {
         "Submissions": str(len(results)),
         "Mean score": points(mean(scores)) if scores else "–",
         "Median score": points(median(scores)) if scores else "–",
         "Full marks": str(sum(map(_full_marks, results))),
-        "Could not run": str(sum(map(_could_not_run, results))),
+        "Could not run": str(sum(bool(result.problem) for result in results)),
     }
-    return el(
+    shown = el(
         "dl", *(el("div", el("dt", what), el("dd", figure)) for what, figure in figures.items()), class_="figures"
     )
+    left_out = len(results) - len(scores)
+    note = f"Statistics leave out {left_out} that could not run, are excused or are superseded." if left_out else ""
+    return join([shown, el("p", note, class_="faint small")]) if note else shown
 
 
 def _histogram(results: Sequence[Result]) -> Html:
@@ -109,7 +114,7 @@ def _histogram(results: Sequence[Result]) -> Html:
     steps = Counter(min(9, int(10 * _share(result) + 1e-9)) for result in results if not _full_marks(result))
     counts = [steps[step] for step in range(10)] + [sum(map(_full_marks, results))]
     labels = [(f"{10 * step}", f"–{10 * step + 9}") for step in range(10)] + [("all", "")]
-    most = max(counts)
+    most = max(1, *counts)
     columns = [
         el(
             "li",
@@ -157,8 +162,14 @@ def _submission_row(result: Result, parts: Iterable[str], linked: Callable[[Resu
     flags = _flags(result)
     by_part = result.parts
     file = clipped(result.file, _NAME_CHARS_MAX) if has_other_name_than_file(result.name, result.file) else ""
-    under = el("div", "submitted as ", el("bdi", file), class_="faint small") if file else ""
-    cells = [el("th", linked(result), under, scope="row"), _number(result.score, el("b", points(result.score)))]
+    under = [el("div", "submitted as ", el("bdi", file), class_="faint small")] if file else []
+    if result.student is not None:
+        student = ", ".join(filter(None, (result.student.name, result.student.id, result.student.section)))
+        under.insert(0, el("div", el("bdi", clipped(student, 200)), class_="faint small"))
+    cells = [
+        el("th", linked(result), *under, scope="row"),
+        _number(result.score, el("b", "excused" if result.excused else points(result.score))),
+    ]
     for part in parts:
         earned, _ = by_part.get(part, (0.0, 0.0))
         cells.append(_number(earned, points(earned) if part in by_part else "–"))
@@ -167,7 +178,7 @@ def _submission_row(result: Result, parts: Iterable[str], linked: Callable[[Resu
         el("td", *([code(clipped(rules[0][0], 60)), f" × {rules[0][1]}"] if rules else [])),
         el(
             "td",
-            *(el("span", flag, class_="tag" if flag in (_REMARKS, _SKIPPED) else "tag bad") for flag in flags),
+            *(el("span", flag, class_="tag" if flag in _NO_DEFECTS else "tag bad") for flag in flags),
             class_="flags",
             data_v=str(len(flags)),
         ),
@@ -194,6 +205,8 @@ def _flags(result: Result) -> list[str]:
         "killed at a limit": Ending.FORCED in endings,
         "process died": Ending.DIED in endings,
         "unverified": result.unverified,
+        _OVERRIDDEN: result.override is not None,
+        _NOT_COUNTED: bool(result.instead),
         _SKIPPED: any(test.skipped for test in result.tests),
         _REMARKS: bool(result.remarks),
     }
@@ -242,6 +255,39 @@ def _rules_broken(results: Sequence[Result]) -> Html:
 def _ignored(names: Mapping[str, str]) -> Html:
     under = el("p", "These entries of the folder are not submissions.", class_="faint small")
     return join([under, _facts(heads("Name", "Why"), names)])
+
+
+def _roster(results: Sequence[Result], class_list: ClassList) -> Html:
+    """The students and submissions that do not fit one to one."""
+    differences = {
+        **{f"{s.name} ({s.id})": "no submission" for s in class_list.missing(results)},
+        **dict.fromkeys(class_list.unknown(results), "not in the roster; add the name to the aliases of a student"),
+        **{
+            f"{student.name} ({student.id})": f"several submissions: {', '.join(names)}; remove all but one, or "
+            "choose one with submission = in overrides.toml"
+            for student, names in several(results).items()
+        },
+    }
+    if not differences:
+        return Html("")
+    return el("section", el("h2", "Roster"), _facts(heads("Name", "Problem"), differences))
+
+
+def _overrides(results: Sequence[Result], linked: Callable[[Result], Html]) -> Html:
+    rows = [
+        el(
+            "tr",
+            el("th", linked(result), scope="row", class_="cause"),
+            _number(result.earned, points(result.earned)),
+            _number(result.score, "excused" if result.excused else points(result.score)),
+            el("td", result.override.comment, class_="cause"),
+        )
+        for result in results
+        if result.override is not None
+    ]
+    if not rows:
+        return Html("")
+    return el("section", el("h2", "Overrides"), table(heads("Submission", "#Earned", "#Score", "Comment"), rows))
 
 
 def _provenance(facts: Mapping[str, str]) -> Html:

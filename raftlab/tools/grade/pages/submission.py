@@ -36,6 +36,7 @@ from raftlab.tools.grade.values.results import (
     Artifacts,
     Result,
     TestResult,
+    override_text,
     points,
 )
 from raftlab.tools.grade.values.rubric import FUZZ, RACE
@@ -143,11 +144,15 @@ def submission_page(result: Result, title: str, *, full: bool, pages: str = "") 
     artifacts = {test.name: tuple(one for one in result.shown if one.test == test.name) for test in tests if test.runs}
     tests = [replace(test, artifacts=artifacts.get(test.name, ())) for test in tests]
     parts = sorted({test.part for test in tests})
-    name = el("h1", el("bdi", clipped(result.name, 200) or "(no name)"))
-    file = result.file if full and result.file != result.name else ""
+    who = result.name if result.student is None else result.student.name
+    name = el("h1", el("bdi", clipped(who, 200) or "(no name)"))
+    student = (
+        "" if result.student is None else el("p", el("bdi", clipped(result.student.id, 200)), class_="faint small")
+    )
+    file = result.file if full and result.file != who else ""
     handed_in = el("p", "Submitted as ", el("bdi", clipped(file, 200)), class_="faint small under") if file else ""
     body = [
-        el("header", el("p", title, class_="over"), name, handed_in),
+        el("header", el("p", title, class_="over"), name, student, handed_in),
         _notes(result),
         _score(tests, parts),
     ]
@@ -161,13 +166,17 @@ def submission_page(result: Result, title: str, *, full: bool, pages: str = "") 
     body.append(_causes([test for test in tests if test.counts]))
     explained: set[tuple[str, ...]] = set()
     body += [_part([t for t in tests if t.part == part], part, explained, full=full) for part in parts]
-    return page(f"{result.name}: {title}", body)
+    return page(f"{who}: {title}", body)
 
 
 def _notes(result: Result) -> Html:
     boxes = []
     if result.problem:
         boxes.append(_box("This submission could not be run", el("p", result.problem), bad=True))
+    if result.override is not None and override_text(result):
+        boxes.append(_box("From the course staff", el("p", override_text(result))))
+    if result.instead:
+        boxes.append(_box("Another submission counts", el("p", f"{result.instead} counts instead of this submission.")))
     if result.unverified_because:
         because = el("ul", *(el("li", line) for line in result.unverified_because))
         boxes.append(_box("What cannot be verified", because, bad=True))

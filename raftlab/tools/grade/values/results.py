@@ -14,6 +14,8 @@ import msgspec
 from msgspec.structs import replace as replaced
 
 from raftlab.harness.outcome import FAILED, Ending, Outcome
+from raftlab.tools.grade.values.overrides import Override
+from raftlab.tools.grade.values.roster import Student
 from raftlab.tools.grade.values.rubric import GradedTest
 
 PROVENANCE = "provenance.json"  # how the results were made; beside the overview
@@ -137,10 +139,31 @@ class Result:
     file: str = ""  # the submitted file or folder
     shown: tuple[Artifacts, ...] = ()  # of failures of public tests
     unverified_because: tuple[str, ...] = ()  # what cannot be verified, why, and what to change
+    # These three are not stored: class_list.py adds them.
+    student: Student | None = None
+    override: Override | None = None
+    instead: str = ""  # the student's submission that counts, if it is not this one
+
+    @property
+    def earned(self) -> float:
+        """By the tests, before any override."""
+        return sum(test.earned for test in self.tests)
 
     @property
     def score(self) -> float:
-        return sum(test.earned for test in self.tests)
+        if self.override is None:
+            return self.earned
+        if self.override.points is not None:
+            return self.override.points
+        return max(0.0, self.earned + (self.override.adjust or 0.0))
+
+    @property
+    def in_statistics(self) -> bool:
+        return not (self.problem or self.excused or self.instead)
+
+    @property
+    def excused(self) -> bool:
+        return self.override is not None and self.override.excused
 
     @property
     def score_max(self) -> float:
@@ -172,6 +195,22 @@ class Result:
 def has_other_name_than_file(name: str, file: str) -> bool:
     """Whether a submission's name is not simply its file's, as ann_2 for ann.zip beside ann.py."""
     return bool(file) and not file.startswith(name)
+
+
+def override_text(result: Result) -> str:
+    """What the course staff decided, for the student."""
+    override = result.override or Override()
+    score = f"The score is {points(result.score)} of {points(result.score_max)} points"
+    decision = (
+        "Excused."
+        if override.excused
+        else f"{score}."
+        if override.points is not None
+        else f"{score}: {override.adjust:+g}."
+        if override.adjust is not None
+        else ""
+    )
+    return "\n".join(filter(None, (decision, override.comment)))
 
 
 def points(value: float) -> str:

@@ -545,7 +545,7 @@ def test_empty_seed_and_bom_in_autograder(tmp_path: Path) -> None:
 
 
 def test_make_grade_takes_paths_with_spaces(tmp_path: Path) -> None:
-    names = ("SUBMISSIONS", "OUT", "HIDDEN", "RUBRIC", "SOLUTION")
+    names = ("SUBMISSIONS", "OUT", "HIDDEN", "RUBRIC", "ROSTER", "OVERRIDES", "SOLUTION")
     for name in names:
         (tmp_path / f"a {name}").touch()
     paths = [f"{name}={tmp_path}/a {name}" for name in names]
@@ -553,7 +553,7 @@ def test_make_grade_takes_paths_with_spaces(tmp_path: Path) -> None:
         ["make", "--no-print-directory", "-n", "grade", *paths], capture_output=True, text=True, check=True
     ).stdout
     words = shlex.split(said.splitlines()[-1])
-    assert [words[2], *words[4:11:2]] == [f"{tmp_path}/a {name}" for name in names]
+    assert [words[2], *words[4:15:2]] == [f"{tmp_path}/a {name}" for name in names]
 
 
 def test_random_seed_phrase_is_stored(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def test_grading_one_again_keeps_the_class(course: Course, capsys: pytest.Captur
     capsys.readouterr()
     assert course.grade(course.class_ / "bob.py") == 0
     assert course.scores == {"ann": "0", "bob": "30", "zoe": "0"}
-    assert "1 submission graded in 4 runs. Class of 3: mean 10, median 0 of 30, 1 with full marks." in (
+    assert "1 submission graded in 4 runs. Class of 3: mean 30, median 30 of 30, 1 with full marks." in (
         capsys.readouterr().out
     )
     page = (course.out / "index.html").read_text()
