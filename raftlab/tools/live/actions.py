@@ -1,7 +1,7 @@
 """What can be done at the current moment of a live run: steps of the scenario language, and why others cannot.
 
-An action is the text of a step; text.py reads it as it reads a file. Nothing here calls a peer, so that looking at what
-can be done changes nothing.
+An action is the text of a step, parsed as in a file. Nothing here calls a peer, so asking what can be done does not
+change the run.
 
 Start at `actions_of()`.
 """

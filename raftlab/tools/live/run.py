@@ -1,6 +1,6 @@
 """One run of the live page, in a process that belongs to it: makes the steps, then waits for the next one.
 
-The process that asks sends the text of a step, and gets a `Reply`. A step that cannot be made is refused, with the
+The process that asks sends the text of a step, and gets a `RunReply`. A step that cannot be made is refused, with the
 reason; because a refused step may have had effects, the run is over then, and another process replays the steps before
 it. An error of the student's code ends the run as it ends any run; the reply then says how it ended.
 
@@ -59,7 +59,7 @@ T = TypeVar("T")
 
 # How often a waiting run looks for a step, and shows the watchdog that it is not blocked.
 _POLL_S = 0.2
-_UNRESPONSIVE_S = 2.0  # of processor time: somebody sits at the page
+_UNRESPONSIVE_S = 2.0  # of processor time, because a person waits
 
 
 class Edit(msgspec.Struct):
@@ -108,11 +108,11 @@ class Moment(msgspec.Struct):
     shown: str = ""  # by `show`
 
 
-class Reply(msgspec.Struct, omit_defaults=True):
+class RunReply(msgspec.Struct, omit_defaults=True):
     moments: list[Moment] = []  # of the steps that were made
     data: bytes = b""  # of the whole run, as the page has it, in JSON
     refused: str = ""  # why the next step was not made
-    cannot: str = ""  # why there is no run at all
+    cannot: str = ""  # why there is no run
     ended: str = ""  # how the run ended, in a line
     rule: str = ""  # that was violated
     edit: Edit | None = None  # the choice that was asked for
@@ -171,12 +171,12 @@ def serve(connection: Connection, setup: Setup, steps: list[str]) -> None:
     try:
         launcher = load_peer(setup.raft, race=setup.race)
     except LoadError as error:
-        connection.send(Reply(cannot=str(error)))
+        connection.send(RunReply(cannot=str(error)))
         return
     try:
         _LiveRun(connection, setup, steps).make(launcher)
     except SelectionError as error:
-        connection.send(Reply(cannot=str(error)))
+        connection.send(RunReply(cannot=str(error)))
     except (BrokenPipeError, ConnectionResetError):
         return  # the server has ended
 
@@ -249,7 +249,7 @@ class _LiveRun:
         self._snapshots = True
         self._steps = steps
         self._recorder = TransitRecorder(_source_of(setup))
-        # Without a test nothing is recorded, and nobody asks what became of a message.
+        # Transits are needed for what-if questions only, which are about tests.
         source = self._recorder if setup.test is not None else None
         self._simulation = Simulation(setup.seed, choice_source=source, unresponsive_s=_UNRESPONSIVE_S)
         assert self._simulation.trace is not None
@@ -290,12 +290,12 @@ class _LiveRun:
                 return
             self._connection.send(self._what_if(asked))
 
-    def _what_if(self, asked: WhatIf) -> Reply:
+    def _what_if(self, asked: WhatIf) -> RunReply:
         if not 0 <= asked.event < len(self._trace):
-            return Reply(refused=f"there is no event {asked.event + 1}")
+            return RunReply(refused=f"there is no event {asked.event + 1}")
         event = self._trace[asked.event]
         if event.kind not in MESSAGE_KINDS:
-            return Reply(refused="this event is not about a message; choose one that is")
+            return RunReply(refused="this event is not about a message; choose one that is")
         message = event.detail
         cluster = sum(one.kind == CLUSTER for one in self._trace[: asked.event + 1])
         mark = "" if cluster == 1 else f" of network {cluster}"
@@ -305,11 +305,11 @@ class _LiveRun:
         point = (kind, f"{message.source}->{message.target}{mark}", message.rpc)
         was = self._recorder.transits.get((point, message.ordinal))
         if was is None:
-            return Reply(refused="nothing was chosen for this message: its sender was disconnected, or its link cut")
+            return RunReply(refused="nothing was chosen for this message: its sender was disconnected, or its link cut")
         value = CHANGES[asked.what](was)
         if value == was:
-            return Reply(refused=f"that is what became of it: {asked.what}")
-        return Reply(edit=Edit(point, message.ordinal, msgspec.to_builtins(value)))
+            return RunReply(refused=f"that is what became of it: {asked.what}")
+        return RunReply(edit=Edit(point, message.ordinal, msgspec.to_builtins(value)))
 
     # ---- inside the run -----------------------------------------------------------------------------------
 
@@ -370,43 +370,43 @@ class _LiveRun:
     # ---- replies ---------------------------------------------------------------------------------------------
 
     def _send(self, refused: str = "") -> None:
-        told = {"test": self._title, "seed": self._setup.seed, "ends_ns": self._simulation.now_ns}
-        self._connection.send(Reply(self._moments, b"" if refused else self._data(told), refused))
+        summary = {"test": self._title, "seed": self._setup.seed, "ends_ns": self._simulation.now_ns}
+        self._connection.send(RunReply(self._moments, b"" if refused else self._data(summary), refused))
         self._moments = []
 
     def _send_end(self, run: Run) -> None:
         """The run failed, in a step or before the first."""
-        told = run_summary(run, self._title, "")
+        summary = run_summary(run, self._title, "")
         if run.error is not None:
-            told["headline"] = outcome_of(run.error).text
+            summary["headline"] = outcome_of(run.error).text
         if self._scenario is not None:
             self._moments.append(self._moment(self._pending, ended=True))
         elif self._setup.test is None:
             found = outcome_of(run.error, self._setup.raft.parent)
             where = f" ({found.where})" if found.where else ""
-            self._connection.send(Reply(cannot=f"the run fails before the first step: {found.text}{where}"))
+            self._connection.send(RunReply(cannot=f"the run fails before the first step: {found.text}{where}"))
             return
         else:
             self._moments.append(Moment("", len(self._trace), run.digest, Actions([], [], [], [])))
-        ended = str(told.get("headline", "" if self._setup.test is not None else "the run ended"))
+        ended = str(summary.get("headline", "" if self._setup.test is not None else "the run ended"))
         self._connection.send(
-            Reply(
+            RunReply(
                 self._moments,
-                _encoded(page_data(self._trace, told, self._watch)),
+                _encoded(page_data(self._trace, summary, self._watch)),
                 ended=ended,
-                rule=str(told.get("rule") or ""),
+                rule=str(summary.get("rule") or ""),
             ),
         )
 
-    def _data(self, told: dict[str, Any]) -> bytes:
+    def _data(self, summary: dict[str, Any]) -> bytes:
         """Of the whole run so far. What was read before is not read again."""
         if self._builder is None:
-            self._builder = PageDataBuilder(self._trace)
+            self._builder = PageDataBuilder(self._trace, has_steps=True)
         collecting = gc.isenabled()
         gc.disable()  # as page_data() does
         try:
             self._builder.read()
-            return _encoded({"format": FORMAT, "run": told, **self._builder.columns(self._watch)})
+            return _encoded({"format": FORMAT, "run": summary, **self._builder.columns(self._watch)})
         finally:
             if collecting:
                 gc.enable()

@@ -34,7 +34,7 @@ _WEB = Path(__file__).parent / "web"
 
 
 class PortInUse(Exception):
-    """The port that was asked for is somebody else's."""
+    """Another program uses the port."""
 
 
 class LiveServer(ThreadingHTTPServer):
@@ -103,7 +103,7 @@ class LiveServer(ThreadingHTTPServer):
         return found
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that leaves in the middle of an answer is no error."""
+        """Ignore browsers that close a connection early."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -111,7 +111,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *_: Any) -> None:
-        """Nothing: the terminal is for what the student's code prints."""
+        """Log nothing: the terminal is for the output of the student's code."""
 
     # ---- who may ask --------------------------------------------------------------------------------------
 
@@ -252,6 +252,7 @@ _Answer = tuple[bytes, dict[str, Any]]
 
 def _state(session: Session, branch: Branch, *, known: int = 0, refused: str = "") -> _Answer:
     """A branch as the page shows it. `known`: the moments that the page has."""
+    session.current = branch.id
     rest: dict[str, Any] = {
         "branch": branch.id,
         "moments": [msgspec.to_builtins(moment) for moment in branch.moments[known:]],
@@ -276,7 +277,7 @@ def _act(session: Session, asked: _Request) -> _Answer:
 
 
 def _show(session: Session, asked: _Request) -> _Answer:
-    return _state(session, session.branch(asked.branch or session.tree()[0]["id"]))
+    return _state(session, session.branch(asked.branch or session.current))
 
 
 def _retry(session: Session, asked: _Request) -> _Answer:

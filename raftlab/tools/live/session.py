@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from raftlab.scenarios.text import ScriptError, parse_step
-from raftlab.tools.live.run import CHANGES, Edit, Finished, Moment, Reply, Setup, WhatIf, finish, script_of, serve
+from raftlab.tools.live.run import CHANGES, Edit, Finished, Moment, RunReply, Setup, WhatIf, finish, script_of, serve
 from raftlab.trace.events import ANSWER, APPLY, LOG, PHASE, STARTED, STEP
 from raftlab.trace.operations import CrashHere
 
@@ -47,18 +47,18 @@ class _Process:
         self._process.start()
         theirs.close()
 
-    def step(self, text: str) -> Reply:
+    def step(self, text: str) -> RunReply:
         self._connection.send(text)
-        reply: Reply = self.reply()
+        reply: RunReply = self.reply()
         return reply
 
-    def what_if(self, asked: WhatIf) -> Reply:
+    def what_if(self, asked: WhatIf) -> RunReply:
         self._connection.send(asked)
-        reply: Reply = self.reply()
+        reply: RunReply = self.reply()
         return reply
 
     def reply(self) -> Any:
-        """A Reply, whatever becomes of the process, or what else its body sends."""
+        """A RunReply, whatever becomes of the process, or what else its body sends."""
         try:
             if self._connection.poll(_LIMIT_S):
                 return self._connection.recv()
@@ -67,7 +67,7 @@ class _Process:
             self._process.join(5)
             how = f"the process of the run ended with exit status {self._process.exitcode}"
         self.close()
-        return Reply(cannot=f"{how}; its output is in the terminal")
+        return RunReply(cannot=f"{how}; its output is in the terminal")
 
     @property
     def pid(self) -> int | None:
@@ -80,7 +80,7 @@ class _Process:
 
 
 class Branch(msgspec.Struct):
-    """A run that somebody has chosen step by step."""
+    """A run, and how it came about."""
 
     id: int
     name: str
@@ -107,9 +107,10 @@ class Session:
         self._branches: dict[int, Branch] = {}
         self._processes: dict[int, _Process] = {}  # by branch, the one that was used last at the end
         self._next_id = 1
+        self.current = 1  # the branch that the page showed last, for when it is loaded again
 
     def open(self, setup: Setup, steps: Sequence[str] = (), *, name: str = "") -> Branch:
-        """A run of its own, with these steps."""
+        """A new run with these steps, not forked from another."""
         with self._lock:
             return self._new_branch(setup, name or f"run {self._next_id}", None, 0, steps)
 
@@ -207,7 +208,7 @@ class Session:
                 raise SessionError(first.cannot)
             if not branch.setup.is_stepped:
                 self._keep(branch, process)
-        reply: Reply = process.what_if(asked)
+        reply: RunReply = process.what_if(asked)
         if process not in self._processes.values():
             process.close()
         if reply.edit is None:
@@ -243,6 +244,8 @@ class Session:
                 raise SessionError("the only branch cannot be deleted")
             del self._branches[branch_id]
             self._close_process(branch_id)
+            if self.current == branch_id:
+                self.current = next(iter(self._branches))
             for branch in self._branches.values():
                 if branch.parent == branch_id:
                     branch.parent = gone.parent
@@ -353,7 +356,7 @@ class Session:
         self._take(branch, process, reply)
         return ""
 
-    def _take(self, branch: Branch, process: _Process, reply: Reply) -> None:
+    def _take(self, branch: Branch, process: _Process, reply: RunReply) -> None:
         branch.moments += reply.moments
         branch.data = reply.data
         branch.ended, branch.rule = reply.ended, reply.rule

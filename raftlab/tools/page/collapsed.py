@@ -37,10 +37,10 @@ class CollapsedGroup(Repetitions):
 
 
 class CollapsedEvents:
-    def __init__(self, events: Sequence[Event], first_pass: FirstPass) -> None:
+    def __init__(self, events: Sequence[Event], first_pass: FirstPass, *, has_steps: bool = False) -> None:
         self._events = events
         self._known = first_pass
-        self._has_steps = any(event.kind == STEP for event in events)
+        self._has_steps = has_steps or any(event.kind == STEP for event in events)
         self._begun = first_pass.begun
         self._of_call: dict[int, int] = {}  # by id() of the message
         self._open = False
@@ -51,7 +51,6 @@ class CollapsedEvents:
 
     def take(self, place: int, event: Event, call: TimelineCall | None, *, is_change: bool) -> tuple[int, int]:
         """How the event is shown, and the number of its group or -1. `is_change`: the event changes a connection."""
-        self._has_steps = self._has_steps or event.kind == STEP
         if call is not None and call.collapsed and event.kind in MESSAGE_KINDS:
             return COLLAPSED, self._add_call(place, event, call)
         if event.kind in (START, STARTED) and self._is_refused(place, event):

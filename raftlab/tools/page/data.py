@@ -108,7 +108,8 @@ class _Calls:
 class PageDataBuilder:
     """Reads a trace that may grow: read() takes in what has been added since."""
 
-    def __init__(self, events: Sequence[Event]) -> None:
+    def __init__(self, events: Sequence[Event], *, has_steps: bool = False) -> None:
+        """`has_steps`: the run is or will be that of a scenario."""
         self._events = events
         self._tables = Tables()
         self._first_pass = FirstPass(events, RowFilter())
@@ -119,7 +120,7 @@ class PageDataBuilder:
         view = ClusterView(name for name in self._names if name in servers)
         self._peers = view.peers
         self._wire = WireView(self._lanes, view, self._tables)
-        self._collapsed = CollapsedEvents(events, self._first_pass)
+        self._collapsed = CollapsedEvents(events, self._first_pass, has_steps=has_steps)
         self._causes = Causes()
         self._calls = _Calls()
         self._kinds: dict[str, int] = {}

@@ -7,7 +7,7 @@ import { Lanes } from "./lanes.js";
 import { Layout } from "./layout.js";
 import { Page } from "./page.js";
 
-const FROZEN = 8; // of a condition: all clocks of a live run are frozen, so that is no news
+const FROZEN = 8; // of a condition: all clocks of a live run are frozen, so it is not shown
 
 const LIVE_KEYS = [
   ["0 … 9 *", "choose a peer; all"],

@@ -199,6 +199,17 @@ def test_going_back_and_doing_something_else_is_a_branch(live):
     assert tab.text("#branches").count("steps") == 1
 
 
+def test_a_page_that_is_loaded_again_shows_the_same_branch(live):
+    tab = live()
+    enter_steps(tab, "campaign 0", "deliver")
+    press(tab, "u", "0", "q")
+    tab.eval("document.documentElement.dataset.ready = ''; setTimeout(() => location.reload()); true")
+    tab.eval("new Promise((done) => setTimeout(done, 500))")
+    ready = "document.documentElement.dataset.ready ? done() : setTimeout(look, 20)"
+    tab.eval(f"new Promise((done) => {{ const look = () => {ready}; look(); }})")
+    assert tab.text("#title") == "branch 2" and steps(tab) == ["campaign 0", "crash 0"]
+
+
 def test_a_violation_is_shown_at_its_step(live, tmp_path):
     (found,) = [one for one in load_mutants() if one.id == "double-vote"]
     (tmp_path / "raft.py").write_text(found.source())

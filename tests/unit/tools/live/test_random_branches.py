@@ -83,7 +83,7 @@ def test_branches_end_on_the_command_line_as_on_the_page(name, test, seed, tmp_p
             if branch.ended:
                 assert (done.failed, done.rule, done.text) == (True, branch.rule, branch.ended), branch.steps
             elif branch.setup.is_stepped:
-                # What nobody has ended is ended by the command line, which asks peers to stop.
+                # The command line ends the run, and asks the peers to stop.
                 assert done.rule in ("", "quiet-death"), (branch.name, branch.steps, done)
             else:
                 assert not done.failed, (branch.name, done)

@@ -129,7 +129,7 @@ class Tab:
             try:
                 told = self.call("Runtime.evaluate", expression=source, awaitPromise=True, returnByValue=True)
             except RuntimeError as error:
-                if "Promise was collected" in str(error) or "context" in str(error):
+                if "Promise was collected" in str(error) or "context" in str(error) or "navigated" in str(error):
                     continue  # the blank page has gone, and the one that was asked for has come
                 raise
             if "exceptionDetails" in told:
