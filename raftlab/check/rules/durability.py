@@ -92,8 +92,9 @@ class SavedBeforeReply(_DurabilityRule):
             news = self._new_terms.get((peer.name, reply.term))
             # It has said nothing since its latest save, but for requests that it may have prepared before: that save
             # may be for a term of its own, whose requests are about to leave, or never will after a crash.
-            late = self.facts.available_ns(peer, peer.last_persist_ns, peer.last_send_ns) > self.facts.grace_ns
-            unheard = peer.last_persist > peer.last_answer and (peer.last_persist > peer.last_send or not late)
+            since_ns = self.facts.available_ns(peer, peer.last_persist_ns, peer.last_send_ns)
+            prepared = not peer.saved_command and since_ns <= self.facts.grace_ns
+            unheard = peer.last_persist > peer.last_answer and (peer.last_persist > peer.last_send or prepared)
             # A pre-vote or its answer may have brought that term before, or its own campaign is undecodable.
             undecodable = peer.undecodable_votes or peer.sent_undecodable_campaign
             if news is not None and peer.persist_began < news and not unheard and not undecodable:

@@ -65,6 +65,7 @@ class PeerFacts:
         # When the latest of the completed saves began: none of them contains what the peer has learned since.
         self.persist_began = 0
         self.last_persist_ns = 0
+        self.saved_command = False  # start() had passed it a command that was not saved before that
         self.last_answer = 0  # sequence number of its latest answer
         self.last_send = 0  # sequence number of its latest request, and when it left
         self.last_send_ns = 0
@@ -448,6 +449,7 @@ class Facts:
 
     def record_save(self, peer: PeerFacts, number: int, snapshot: bytes, at_ns: int) -> None:
         peer.last_persist, peer.last_persist_ns = self.sequence, at_ns
+        peer.saved_command = bool(peer.pending_starts or peer.unsaved)
         # It does not contain what was started after it began.
         peer.persist_began = max(peer.persist_began, peer.saving.pop(number, self.sequence))
         if peer.unsaved:
