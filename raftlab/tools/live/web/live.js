@@ -265,6 +265,15 @@ class LivePage extends Page {
     this.panel.show(this.current);
   }
 
+  get headTitle() {
+    return !this.state || this.inTest ? super.headTitle : "choose this peer";
+  }
+
+  pressHead(lane) {
+    if (this.inTest) super.pressHead(lane);
+    else this.choose(Number(this.run.lanes[lane].name));
+  }
+
   #showSubjects() {
     const one = (subject, text) => el("button", { "aria-pressed": String(this.subject === subject), onclick: () => this.choose(subject), title: subject < 0 ? "*" : `${subject}` }, text);
     fill(byId("subjects"), one(-1, "all"), el("span", { class: "quiet" }, "peer"), Array.from({ length: this.count }, (_, i) => one(i, `${i}`)));

@@ -150,12 +150,20 @@ export class Page {
     );
   }
 
+  get headTitle() {
+    return "show only its messages; again: all";
+  }
+
+  pressHead(lane) {
+    this.filters.toggleLane(lane, true);
+  }
+
   #head(lane, left, width, up, role, term) {
     const { run } = this;
     const { peer, name } = run.lanes[lane];
     const accused = run.run.accused != null && run.run.accused === name;
     const badge = peer ? el("span", { class: `badge ${up ? ROLES[role] : "down"}` }, up ? "FCL"[role] : "✗") : null;
-    const head = el("button", { class: `head${accused ? " accused" : ""}`, title: "show only its messages; again: all", onclick: () => this.filters.toggleLane(lane, true) }, badge, peer ? ` ${width < 76 ? name : run.name(lane)}` : name, term ? el("span", { class: "quiet" }, ` t${term}`) : null);
+    const head = el("button", { class: `head${accused ? " accused" : ""}`, title: this.headTitle, onclick: () => this.pressHead(lane) }, badge, peer ? ` ${width < 76 ? name : run.name(lane)}` : name, term ? el("span", { class: "quiet" }, ` t${term}`) : null);
     head.style.left = `${left}px`;
     head.style.width = `${width}px`;
     return head;

@@ -120,6 +120,8 @@ def test_an_election_by_keys(live):
 
 def test_clicks_do_what_keys_do(live):
     tab = live()
+    click(tab, ".head", "F peer 2")
+    assert tab.eval("Boolean(document.querySelector('[data-step=\"campaign 2\"]'))")
     click(tab, "#subjects button", "1")
     click(tab, ".action", "campaign 1")
     tab.eval("document.querySelectorAll('.flying')[0].querySelectorAll('.action')[2].click()")
