@@ -34,6 +34,7 @@ from raftlab.tools.common.interrupts import sigterm_as_interrupt
 from raftlab.tools.common.lock import FolderInUse, exclusive_lock
 from raftlab.tools.common.text import counted, printable
 from raftlab.tools.grade import gradescope
+from raftlab.tools.grade.exports import EXPORTS, write_exports
 from raftlab.tools.grade.grader import Assignment, GradeProgress, grade, reference_files
 from raftlab.tools.grade.output import pages_of, write_class, write_submission, write_submitted
 from raftlab.tools.grade.results_store import AssignmentKey, Provenance, ResultsStore, ResultsStoreError
@@ -349,6 +350,7 @@ def _grade(
             for result in results:
                 if result.name not in now:
                     write_submission(result, rubric.title, args.out)  # its override may be new
+            write_exports(results, rubric.title, class_list, args.out)
             write_class(
                 results,
                 rubric.title,
@@ -403,7 +405,7 @@ def _summary(results: Sequence[Result], class_list: ClassList, progress: GradePr
         ("unverified", [r.name for r in results if r.unverified]),
         ("violated the sandbox protocol", [r.name for r in results if r.misbehaved]),
         ("overridden", [r.name for r in results if r.override is not None]),
-        ("no submission", [student.name for student in class_list.missing(results)]),
+        ("no submission", [r.name for r in class_list.missing(results)]),
         ("not in the roster", class_list.unknown(results)),
         ("several submissions", [f"{student.name} ({', '.join(n)})" for student, n in several(results).items()]),
     ):
@@ -411,6 +413,8 @@ def _summary(results: Sequence[Result], class_list: ClassList, progress: GradePr
             lines.append(f"  {words}: {_joined(names)}")
     lines.append(f"  overview  {out}/index.html")
     lines.append(f"  table     {out}/scores.csv")
+    if class_list.roster is not None:
+        lines.append(f"  exports   {out}/{EXPORTS}/")
     lines.append(f"  students  {out}/students/")
     return "\n".join(lines)
 

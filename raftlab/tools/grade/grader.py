@@ -38,7 +38,7 @@ from raftlab.tools.grade.runs.run_digest import FUZZ_TESTS, run_digest
 from raftlab.tools.grade.runs.run_worker import make_run, run_pool
 from raftlab.tools.grade.runs.worker import RunRequest, RunSetup
 from raftlab.tools.grade.submission_loader import SERVER, Submission
-from raftlab.tools.grade.values.results import Artifacts, Result, TestResult
+from raftlab.tools.grade.values.results import Artifacts, Result, TestResult, without_skipped_points
 from raftlab.tools.grade.values.rubric import FUZZ, Failures, GradedTest, Limits, RubricError
 from raftlab.tools.grade.values.store import Store
 from raftlab.tools.workers.pool import LocalPool
@@ -276,6 +276,7 @@ class _Grading:
         results = [self._results[test.name] for test in self._assignment.tests]
         if any(result.verdict == Ending.UNVERIFIED for result in results):
             results = [result.with_single_server_tests_unverified for result in results]
+        results = without_skipped_points(results)
         # Of public tests only: the student reads this, and names of methods could reveal a hidden test.
         public = [run for result in results if not result.test.hidden for run in result.runs]
         off = dict.fromkeys(f"{line}." for run in public for line in run.checks_off)

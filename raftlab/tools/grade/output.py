@@ -92,7 +92,7 @@ def write_class(
 def as_gradescope(result: Result) -> dict[str, Any]:
     """Only with a total if it differs from the sum of the tests, which would reveal hidden tests."""
     return {
-        **({"score": round(result.score, 6)} if result.score != result.earned else {}),
+        **({"score": result.score} if result.score != result.earned else {}),
         "output": "\n".join(_header_lines(result)),
         "output_format": "text",
         "stdout_visibility": "hidden",
@@ -100,8 +100,8 @@ def as_gradescope(result: Result) -> dict[str, Any]:
             {
                 "name": test.test.shown_name,
                 "number": f"{test.test.part.upper()}.{number}",
-                "score": round(test.earned, 6),
-                "max_score": round(test.possible, 6),
+                "score": test.earned,
+                "max_score": test.possible,
                 **({"status": "passed" if test.passed else "failed"} if test.test.counts and not test.skipped else {}),
                 "output": student_output(test, result.shown),
                 "output_format": "text",
@@ -174,24 +174,21 @@ def as_csv(results: Sequence[Result], class_list: ClassList = NO_CLASS_LIST) -> 
     decisions = ["earned", "excused", "comment"] if class_list.overrides.by_name else []
     head = ["submission", *(_STUDENT if roster else ()), "score", "of", *parts, "problem", "file", *decisions, *tests]
     writer.writerow(head)
-    for result in results:
+    for result in [*results, *class_list.missing(results)]:
         override = result.override or Override()
         row = {
-            "submission": _cell(result.name),
+            "submission": _cell(result.name) if result.tests else "",
             **_student_cells(result.student),
-            "score": "" if result.excused else points(result.score),
-            "of": points(result.score_max),
+            "score": points(result.score) if result.has_score else "",
+            "of": points(result.score_max) if result.tests else "",
             **{part: points(earned) for part, (earned, _) in result.parts.items()},
             "problem": _cell(result.problem.partition("\n")[0] or _why_not_counted(result)),
             "file": _cell(result.file),
-            "earned": points(result.earned),
+            "earned": points(result.earned) if result.tests else "",
             "excused": "yes" if override.excused else "",
             "comment": _cell(override.comment),
             **{test.test.name: points(test.earned) for test in result.tests},
         }
-        writer.writerow([row[name] for name in head])
-    for student in class_list.missing(results):
-        row = {**_student_cells(student), "problem": "no submission"}
         writer.writerow([row.get(name, "") for name in head])
     return text.getvalue()
 

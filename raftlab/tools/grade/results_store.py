@@ -27,7 +27,7 @@ from raftlab.tools.grade.values.rubric import Limits, Rubric
 from raftlab.tools.grade.values.store import write_whole
 
 RESULTS = "results"
-_VERSION = 1
+_VERSION = 2  # 1: points were no whole hundredths
 
 
 class ResultsStoreError(Exception):

@@ -52,7 +52,7 @@ def class_page(
     def linked(result: Result) -> Html:
         name = clipped(result.name, _NAME_CHARS_MAX)
         whole = clipped(result.name, 500) if name != result.name else ""
-        path = page_of(result)
+        path = page_of(result) if result.tests else ""
         if not path:
             return el("bdi", name or "(no name)", title=whole)
         return el("a", el("bdi", name or "(no name)"), href=local_link(path), title=whole)
@@ -69,7 +69,7 @@ def class_page(
         ]
     else:
         body.append(el("section", el("p", "There are no submissions.")))
-    body += [_roster(results, class_list), _overrides(results, linked)]
+    body += [_roster(results, class_list), _overrides([*results, *class_list.missing(results)], linked)]
     if ignored:
         body.append(el("section", el("h2", "Ignored"), _ignored(ignored)))
     if provenance:
@@ -168,7 +168,7 @@ def _submission_row(result: Result, parts: Iterable[str], linked: Callable[[Resu
         under.insert(0, el("div", el("bdi", clipped(student, 200)), class_="faint small"))
     cells = [
         el("th", linked(result), *under, scope="row"),
-        _number(result.score, el("b", "excused" if result.excused else points(result.score))),
+        _number(result.score, el("b", _score(result))),
     ]
     for part in parts:
         earned, _ = by_part.get(part, (0.0, 0.0))
@@ -185,6 +185,10 @@ def _submission_row(result: Result, parts: Iterable[str], linked: Callable[[Resu
         _number(result.real_s, duration(result.real_s)),
     ]
     return el("tr", *cells)
+
+
+def _score(result: Result) -> str:
+    return "excused" if result.excused else points(result.score)
 
 
 def _number(value: float, shown: str) -> Html:
@@ -259,8 +263,9 @@ def _ignored(names: Mapping[str, str]) -> Html:
 
 def _roster(results: Sequence[Result], class_list: ClassList) -> Html:
     """The students and submissions that do not fit one to one."""
+    missing = class_list.missing(results)
     differences = {
-        **{f"{s.name} ({s.id})": "no submission" for s in class_list.missing(results)},
+        **{f"{m.name} ({m.student.id})": m.problem for m in missing if m.student is not None},
         **dict.fromkeys(class_list.unknown(results), "not in the roster; add the name to the aliases of a student"),
         **{
             f"{student.name} ({student.id})": f"several submissions: {', '.join(names)}; remove all but one, or "
@@ -279,7 +284,7 @@ def _overrides(results: Sequence[Result], linked: Callable[[Result], Html]) -> H
             "tr",
             el("th", linked(result), scope="row", class_="cause"),
             _number(result.earned, points(result.earned)),
-            _number(result.score, "excused" if result.excused else points(result.score)),
+            _number(result.score, _score(result)),
             el("td", result.override.comment, class_="cause"),
         )
         for result in results

@@ -14,6 +14,7 @@ from raftlab.tools.grade.values.results import Result
 from raftlab.tools.grade.values.roster import Roster, Student
 from raftlab.tools.grade.values.store import write_whole
 
+NO_SUBMISSION = "no submission"
 ROSTER, OVERRIDES = "roster.csv", "overrides.toml"  # copies in OUT, for calls without these options
 
 
@@ -55,10 +56,22 @@ class ClassList:
             joined.append(replace(result, student=student, override=None if instead else override, instead=instead))
         return joined
 
-    def missing(self, results: Iterable[Result]) -> list[Student]:
-        """Students without a submission."""
+    def missing(self, results: Iterable[Result]) -> list[Result]:
+        """An empty result for each student without a submission, who may have an override."""
         found = {result.student for result in results}
-        return [] if self.roster is None else [student for student in self.roster.students if student not in found]
+        students = () if self.roster is None else self.roster.students
+        return [
+            Result(
+                student.name,
+                NO_SUBMISSION,
+                (),
+                (),
+                student=student,
+                override=self.overrides.of("", student, self.roster),
+            )
+            for student in students
+            if student not in found
+        ]
 
     def unknown(self, results: Iterable[Result]) -> list[str]:
         """Submissions of no student in the roster."""

@@ -16,7 +16,7 @@ from msgspec.structs import replace as replaced
 from raftlab.harness.outcome import FAILED, Ending, Outcome
 from raftlab.tools.grade.values.overrides import Override
 from raftlab.tools.grade.values.roster import Student
-from raftlab.tools.grade.values.rubric import GradedTest
+from raftlab.tools.grade.values.rubric import GradedTest, apportion
 
 PROVENANCE = "provenance.json"  # how the results were made; beside the overview
 
@@ -94,7 +94,7 @@ class TestResult:
     @property
     def earned(self) -> float:
         share: dict[str, float] = {Ending.PASSED: 1.0, Ending.UNVERIFIED: self.test.unverified_share}
-        return self.test.points * share.get(self.verdict, 0.0)
+        return round(self.test.points * share.get(self.verdict, 0.0), 2)
 
     @property
     def possible(self) -> float:
@@ -147,7 +147,7 @@ class Result:
     @property
     def earned(self) -> float:
         """By the tests, before any override."""
-        return sum(test.earned for test in self.tests)
+        return round(sum(test.earned for test in self.tests), 2)
 
     @property
     def score(self) -> float:
@@ -155,11 +155,16 @@ class Result:
             return self.earned
         if self.override.points is not None:
             return self.override.points
-        return max(0.0, self.earned + (self.override.adjust or 0.0))
+        return max(0.0, round(self.earned + (self.override.adjust or 0.0), 2))
 
     @property
     def in_statistics(self) -> bool:
         return not (self.problem or self.excused or self.instead)
+
+    @property
+    def has_score(self) -> bool:
+        given = self.override is not None and self.override.points is not None
+        return not self.excused and (given or bool(self.tests))
 
     @property
     def excused(self) -> bool:
@@ -167,7 +172,7 @@ class Result:
 
     @property
     def score_max(self) -> float:
-        return sum(test.possible for test in self.tests)
+        return round(sum(test.possible for test in self.tests), 2)
 
     @property
     def parts(self) -> dict[str, tuple[float, float]]:
@@ -175,7 +180,7 @@ class Result:
         found: dict[str, tuple[float, float]] = {}
         for test in sorted(self.tests, key=lambda t: t.test.part):
             earned, possible = found.get(test.test.part, (0.0, 0.0))
-            found[test.test.part] = (earned + test.earned, possible + test.possible)
+            found[test.test.part] = (round(earned + test.earned, 2), round(possible + test.possible, 2))
         return found
 
     @property
@@ -190,6 +195,20 @@ class Result:
     def rules_broken(self) -> Counter[str]:
         """The violated rules, with the number of tests in which each was."""
         return Counter(rule for test in self.tests for rule in sorted({run.rule for run in test.failures if run.rule}))
+
+
+def without_skipped_points(tests: Sequence[TestResult]) -> list[TestResult]:
+    """The points of skipped tests go to the others of their part, or to all others if none of the part is left, so that
+    all submissions are graded out of the same total."""
+    points = {test.test.name: test.test.points for test in tests}
+    for part in dict.fromkeys(test.test.part for test in tests if test.skipped):
+        skipped = [test.test.name for test in tests if test.skipped and test.test.part == part]
+        left = [test for test in tests if not test.skipped and test.test.points]
+        names = [test.test.name for test in left if test.test.part == part] or [test.test.name for test in left]
+        if names:
+            total = sum(points[name] for name in (*skipped, *names))
+            points |= dict(zip(names, apportion(total, [points[name] for name in names]), strict=True))
+    return [replace(test, test=replaced(test.test, points=points[test.test.name])) for test in tests]
 
 
 def has_other_name_than_file(name: str, file: str) -> bool:
@@ -215,7 +234,7 @@ def override_text(result: Result) -> str:
 
 def points(value: float) -> str:
     """12, 7.5, 3.33: at most two decimals."""
-    return f"{round(value, 2):g}"
+    return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
 def tests_failed(results: Sequence[Result]) -> Counter[str]:

@@ -126,7 +126,7 @@ class GradedTest(msgspec.Struct, frozen=True):
     name: str
     part: str
     hidden: bool
-    points: float
+    points: float  # whole hundredths
     seeds: tuple[int, ...]
     pass_rate: float
     visibility: Visibility
@@ -255,10 +255,11 @@ class Rubric(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
             raise RubricError("points: no test belongs to a part named here, so there is nothing to grade")
         self._check_tests(parts, [test.name for test, _ in tests])
         weight = {test.name: self._weight(test.name, is_hidden) for test, is_hidden in tests}
-        shared: dict[str, float] = {}
-        for test, _ in tests:
-            part = test.part or OTHER
-            shared[part] = shared.get(part, 0.0) + weight[test.name]
+        shares: dict[str, float] = {}
+        for part in dict.fromkeys(test.part or OTHER for test, _ in tests):
+            names = [test.name for test, _ in tests if (test.part or OTHER) == part]
+            divided = apportion(self.points.get(part, 0.0), [weight[name] for name in names])
+            shares |= dict(zip(names, divided, strict=True))
         graded = []
         number = 0
         for test, is_hidden in tests:
@@ -266,9 +267,7 @@ class Rubric(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
             own = self.tests.get(test.name, PerTest())
             number += is_hidden
             show: Show = self.hidden.show if is_hidden else "everything"
-            points = own.points
-            if points is None:
-                points = self.points.get(part, 0.0) * weight[test.name] / shared[part] if shared[part] else 0.0
+            points = shares[test.name] if own.points is None else own.points
             visibility = own.visibility or (self.hidden if is_hidden else self.public).visibility
             graded.append(
                 GradedTest(
@@ -299,14 +298,14 @@ class Rubric(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
                 name=test.name,
                 part=FUZZ,
                 hidden=False,
-                points=self.fuzz.points / len(chosen),
+                points=points,
                 seeds=seeds(phrase, test.name, self.fuzz.runs),
                 pass_rate=1.0,
                 visibility=self.public.visibility,
                 show="everything",
                 shown_name=test.name,
             )
-            for test in chosen
+            for test, points in zip(chosen, apportion(self.fuzz.points, [1.0] * len(chosen)), strict=True)
         ]
 
     def _race_tests(self, public: Sequence[GradedTest], phrase: str) -> list[GradedTest]:
@@ -324,14 +323,14 @@ class Rubric(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
                 test,
                 name=f"{test.name}{_RACES}",
                 part=RACE,
-                points=self.race.points / len(chosen),
+                points=points,
                 seeds=seeds(phrase, f"{test.name}{_RACES}", self.race.runs),
                 pass_rate=1.0,
                 visibility=self.public.visibility,
                 shown_name=f"{test.name}{_RACES}",
                 race=True,
             )
-            for test in chosen
+            for test, points in zip(chosen, apportion(self.race.points, [1.0] * len(chosen)), strict=True)
         ]
 
     def _check_tests(self, parts: dict[str, str], graded: Sequence[str]) -> None:
@@ -374,6 +373,18 @@ class Rubric(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         for file in sorted({test.file for test in hidden}):
             digest.update(file.read_bytes())
         return digest.hexdigest()
+
+
+def apportion(total: float, weights: Sequence[float]) -> list[float]:
+    """Divide points by weight into whole hundredths that add up to the total. The first get what is left over."""
+    if not sum(weights):
+        return [0.0] * len(weights)
+    exact = [100 * total * weight / sum(weights) for weight in weights]
+    cents = [int(share) for share in exact]
+    largest = sorted(range(len(weights)), key=lambda i: cents[i] - exact[i])
+    for i in largest[: round(100 * total) - sum(cents)]:
+        cents[i] += 1
+    return [number / 100 for number in cents]
 
 
 def _are_names(files: Sequence[str]) -> bool:

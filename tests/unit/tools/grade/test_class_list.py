@@ -8,14 +8,16 @@ import json
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from raftlab.harness.outcome import Ending, Outcome
 from raftlab.tools.cli import main as lab
+from raftlab.tools.grade.exports import write_exports
 from raftlab.tools.grade.output import as_csv, as_gradescope, write_class
 from raftlab.tools.grade.pages.submission import class_page, submission_page
 from raftlab.tools.grade.values.class_list import ClassList, several
 from raftlab.tools.grade.values.overrides import Overrides, OverridesError
-from raftlab.tools.grade.values.results import Result
+from raftlab.tools.grade.values.results import Result, points, without_skipped_points
 from raftlab.tools.grade.values.results import TestResult as Scored
 from raftlab.tools.grade.values.roster import Roster, RosterError
 from raftlab.tools.grade.values.rubric import GradedTest
@@ -172,13 +174,83 @@ def test_override_of_nobody_is_refused(tmp_path: Path, text: str, says: str) -> 
     assert f"overrides.toml{says}" in str(refused.value)
 
 
+# ---- exports --------------------------------------------------------------------------------------------------
+
+
+def exported(folder: Path, name: str) -> list[list[str]]:
+    return list(csv.reader(io.StringIO((folder / f"exports/{name}.csv").read_text())))
+
+
+def test_exports_have_the_columns_of_each_system(tmp_path: Path) -> None:
+    text = "[101]\nadjust = -5.5\ncomment = 'late, by a day'\n[105]\nexcused = true\n[104]\npoints = 3\n"
+    class_list = ClassList(roster(tmp_path), overrides(tmp_path, text))
+    # One with two submissions, one unknown, one missing, one missing and excused.
+    files = ("101.py", "102.py", "bobby.py", "eve.py")
+    write_exports(class_list.join([result(file) for file in files]), "Raft", class_list, tmp_path)
+    assert exported(tmp_path, "canvas") == [
+        ["Student", "ID", "SIS User ID", "SIS Login ID", "Section", "Raft"],
+        ["    Points Possible", "", "", "", "", "30"],
+        ["Ada M. Jansen", "", "101", "ada@uni.example", "A", "24.5"],
+        ["Cyd Li", "", "104", "li@uni.example", "B", "3"],
+        ["Dan Ode", "", "105", "dan@uni.example", "B", "EX"],
+    ]
+    assert exported(tmp_path, "moodle") == [
+        ["ID number", "Email address", "Raft", "Raft (Feedback)"],
+        ["101", "ada@uni.example", "24.5", "late, by a day"],
+        ["104", "li@uni.example", "3", ""],
+        ["105", "dan@uni.example", "-", "Excused"],
+    ]
+    assert exported(tmp_path, "gradescope") == [
+        ["Name", "SID", "Email", "Sections", "Total Score", "Max Points", "Status"],
+        ["Ada M. Jansen", "101", "ada@uni.example", "A", "24.5", "30", "Graded"],
+        ["Cyd Li", "103", "cyd@uni.example", "B", "", "30", "Missing"],
+        ["Cyd Li", "104", "li@uni.example", "B", "3", "30", "Graded"],
+        ["Dan Ode", "105", "dan@uni.example", "B", "", "30", "Excused"],
+    ]
+
+
+def test_without_roster_nothing_is_exported(tmp_path: Path) -> None:
+    write_exports([result("101.py")], "Raft", ClassList(), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+# ---- points ---------------------------------------------------------------------------------------------------
+
+
+def scored(name: str, part: str, points: float, ending: Ending) -> Scored:
+    test = replace(result("x").tests[0].test, name=name, part=part, points=points)
+    return Scored(test, (Outcome(test=name, seed=1, ending=ending),))
+
+
+def test_points_of_skipped_tests_are_redistributed() -> None:
+    tests = [
+        scored("a", "2a", 33.34, Ending.PASSED),
+        scored("b", "2a", 33.33, Ending.RULE),
+        scored("c", "2a", 33.33, Ending.SKIPPED),
+        scored("d", "2b", 5.0, Ending.SKIPPED),
+    ]
+    one = Result("ann", "", (), tuple(without_skipped_points(tests)))
+    assert [test.possible for test in one.tests] == [52.51, 52.49, 0, 0]
+    assert (one.score, one.score_max, one.parts["2a"]) == (52.51, 105, (52.51, 105))
+    nothing = without_skipped_points(tests[3:])
+    assert [(test.possible, test.test.points) for test in nothing] == [(0, 5)]
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(100.0, "100"), (98.89, "98.89"), (7.5, "7.5"), (0.0, "0"), (12345.67, "12345.67"), (1e6, "1000000")],
+)
+def test_points_are_printed_exactly(value: float, shown: str) -> None:
+    assert points(value) == shown
+
+
 # ---- the class -----------------------------------------------------------------------------------------------
 
 
 def test_missing_unknown_and_resubmitted_are_listed(tmp_path: Path) -> None:
     class_list = ClassList(roster(tmp_path))
     results = class_list.join([result("101.py"), result("bobby.py"), result("102.zip"), result("eve.py")])
-    assert [student.id for student in class_list.missing(results)] == ["103", "104", "105"]
+    assert [one.student.id for one in class_list.missing(results) if one.student] == ["103", "104", "105"]
     assert class_list.unknown(results) == ["eve"]
     assert list(several(results).values()) == [["bobby", "102"]]
     write_class(results, "Raft", tmp_path, class_list=class_list)

@@ -129,7 +129,7 @@ def test_unreadable_result_is_graded_again(
     assert course.grade() == 0
     kept = course.out / "results" / "bob.json"
     if content is None:
-        content = kept.read_text().replace('"version": 1', '"version": 2')
+        content = kept.read_text().replace('"version": 2', '"version": 1')
     kept.write_text(content)
     assert course.grade(course.class_ / "ann.py") == 2
     assert "has results of another assignment: bob (cannot be read in results/). Grade" in capsys.readouterr().err

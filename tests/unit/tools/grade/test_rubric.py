@@ -9,7 +9,17 @@ import msgspec
 import pytest
 
 from raftlab.harness.lab_test import LabTest, LabTestKind
-from raftlab.tools.grade.values.rubric import GradedTest, PerTest, Public, Rubric, RubricError, seeds
+from raftlab.tools.grade.values.rubric import (
+    Fuzz,
+    GradedTest,
+    PerTest,
+    Public,
+    Race,
+    Rubric,
+    RubricError,
+    apportion,
+    seeds,
+)
 
 
 def lab_tests(*names: str) -> list[LabTest]:
@@ -27,6 +37,28 @@ def test_a_part_s_points_are_shared_by_weight() -> None:
     tests = rubric.assign(lab_tests("test_x_2a", "test_y_2a"), lab_tests("test_z_2a"), "p")
     assert [test.points for test in tests] == [10, 10, 10]
     assert [test.hidden for test in tests] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("total", "weights", "points"),
+    [
+        (100, [1, 1, 1], [33.34, 33.33, 33.33]),
+        (20, [1] * 7, [2.86, 2.86, 2.86, 2.86, 2.86, 2.85, 2.85]),
+        (1, [3, 0, 1], [0.75, 0, 0.25]),
+        (0.07, [1, 1], [0.04, 0.03]),
+        (30, [0.1, 0.2, 0.3], [5, 10, 15]),
+        (30, [0, 0], [0, 0]),
+        (30, [], []),
+    ],
+)
+def test_points_add_up_exactly(total: float, weights: list[float], points: list[float]) -> None:
+    assert apportion(total, weights) == points
+
+
+def test_race_and_fuzz_points_add_up() -> None:
+    rubric = Rubric(points={"2c": 10, "2d": 10}, race=Race(runs=1, points=10), fuzz=Fuzz(runs=1, points=0.05))
+    tests = rubric.assign(lab_tests("test_x_2c", "test_y_2c", "test_z_2d"), [], "p", lab_tests("f_2c", "f_2d"))
+    assert [test.points for test in tests] == [5, 5, 10, 3.34, 3.33, 3.33, 0.03, 0.02]
 
 
 def test_parts_without_points_are_not_graded() -> None:

@@ -159,5 +159,5 @@ def test_inapplicable_scenario_costs_nothing(tmp_path: Path) -> None:
     scenario.write_bytes((ROOT / "tests/scenarios/2a/split_vote.scenario").read_bytes())
     result = grade_one(tmp_path / "class", ("test_initial_election_2a",), hidden=scenario)
     assert [test.verdict for test in result.tests] == [Ending.PASSED, Ending.SKIPPED]
-    assert (result.score, result.score_max) == (10, 10)
+    assert (result.score, result.score_max) == (20, 20)  # out of the same total as all others
     assert result.tests[1].runs[0].cause.startswith("the scenario needs plain votes")
