@@ -66,7 +66,7 @@ examples:
   lab grade --gradescope autograder.zip --hidden hidden/
 
 A submission is a folder, a zip or tar file, or a raft.py. For parts 3A and 3B
-it also has a folder kv. A folder of submissions is a class; a single
+a submission also has a folder kv. A folder of submissions is a class; a single
 submission is added to the class in OUT, or replaces its earlier version there.
 Every test is first validated on the solution; if one fails there, no
 submission is graded. Finished runs are cached; run the same command again to
@@ -94,8 +94,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--overrides", type=Path, metavar="FILE", help="points, comments and excuses of single students as TOML")
     add_options(
         add,
-        replace(OUT, default=FOLDER, help="folder for results; finished runs in it are not repeated"),
-        replace(JOBS, help="submissions to grade at a time (default: one per core)"),
+        replace(OUT, default=FOLDER, help="folder for results; finished runs in this folder are not repeated"),
+        replace(JOBS, help="number of submissions to grade at the same time (default: one per core)"),
         replace(KV, default=None, help=f"server.py that passes 3A and 3B (default: the lab's {SERVICE}/server.py)"),
     )
     add(
@@ -110,7 +110,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--no-sandbox",
         action="store_true",
-        help="grade even where peers cannot be sandboxed (docs/instructor/sandbox.md)",
+        help="grade even if peers cannot be sandboxed (docs/instructor/sandbox.md)",
     )
     add("--no-walls", action="store_true", help=argparse.SUPPRESS)  # the name until this version
     add("--proved", action="store_true", help=argparse.SUPPRESS)  # likewise
@@ -302,7 +302,9 @@ def _grade(
         _print(console, f"  No sandbox: {missing_sandbox()}")
     if assignment.not_graded:
         _print(
-            console, f"  not run, because [points] in the rubric omits their part: {_by_part(assignment.not_graded)}"
+            console,
+            "  these tests are not run, because [points] in the rubric omits their part: "
+            f"{_by_part(assignment.not_graded)}",
         )
     if class_list.files:
         _print(console, f"  with {_joined(list(map(str, class_list.files)))}")
@@ -371,7 +373,8 @@ def _grade(
     if gone:
         _print(
             console,
-            f"  removed from the class, because no longer in the folder (pages and runs are kept): {_joined(gone)}",
+            "  removed from the class, because they are no longer in the folder (pages and runs are kept): "
+            f"{_joined(gone)}",
         )
     return 0
 

@@ -225,7 +225,9 @@ class _Grading:
         )
         artifacts = result_of(pool.submit(make))
         if sum(one.bytes for one in (*self._artifacts, artifacts)) > failures.pages_mb << 20:
-            return without_files(artifacts, self._pages, f"all pages together would exceed {failures.pages_mb} MB")
+            return without_files(
+                artifacts, self._pages, f"with this page, all pages together would exceed {failures.pages_mb} MB"
+            )
         return artifacts
 
     def _test_result(
@@ -266,7 +268,7 @@ class _Grading:
         if self._forced[test.part] >= limits.forced_per_part:
             return f"{self._forced[test.part]} tests of this part were killed, so the rest of the part was not run."
         if test.race and self._results[test.of].verdict == FAILED:
-            return "it fails without preemption, too."
+            return "the same test fails without preemption, too."
         if self._spent_s[test.additional] >= limits.submission_s:
             return f"the submission has used up its {limits.submission_s} s of real time."
         return ""
@@ -281,14 +283,14 @@ class _Grading:
         public = [run for result in results if not result.test.hidden for run in result.runs]
         off = dict.fromkeys(f"{line}." for run in public for line in run.checks_off)
         if not off and any(run.checks_off for result in results for run in result.runs):
-            off["In hidden tests the peer sent messages that the checks cannot read. In public tests it sent none."] = (
+            off["In hidden tests the peer sent messages that the checks cannot read; in public tests it did not."] = (
                 None
             )
         if self._assignment.reference and any(map(self._assignment.wants_service, self._assignment.tests)):
-            off["Services ran on the course's raft.py. If you replay such a run, it uses your own."] = None
+            off["Services ran on the course's raft.py. If you replay a run of a service, it uses your raft.py."] = None
         unverified = tuple(dict.fromkeys(f"{line}." for run in public for line in run.unverified))
         if not unverified and any(run.unverified for result in results for run in result.runs):
-            unverified = ("Some hidden tests depend on messages that the checks cannot read; no public test does.",)
+            unverified = ("Some hidden tests depend on messages that the checks cannot read; public tests do not.",)
         problem, of_parts = self._load_problems()
         remarks = (*submission.remarks, *of_parts, *off)
         return Result(

@@ -223,8 +223,8 @@ def _wanted_files(members: list[_Member], wanted: WantedFiles, remarks: list[str
     found = _choose(members, services, wanted.service, remarks)
     if wanted.service[1] not in found:
         remarks.append(
-            f"There is no {wanted.service[1]} beside {wanted.service[0]}, so parts 3A and 3B were not run. They need "
-            "both files."
+            f"There is no {wanted.service[1]} beside {wanted.service[0]}, so parts 3A and 3B were not run. "
+            "These parts need both files."
         )
         return files
     both = files.keys() & found.keys()
@@ -275,7 +275,8 @@ def _choose(
     if unused:
         more = f" and {len(unused) - _NAMED_MAX} more" if len(unused) > _NAMED_MAX else ""
         remarks.append(
-            f"Ignored beside {first}: {', '.join(unused[:_NAMED_MAX])}{more}. Only {', '.join(wanted)} are used."
+            f"These files beside {first} were ignored: {', '.join(unused[:_NAMED_MAX])}{more}. "
+            f"Only {', '.join(wanted)} are used."
         )
     return files
 

@@ -148,7 +148,7 @@ class Validation:
     def remarks(self) -> list[str]:
         """Failures of the solution that the pass rate allows."""
         return [
-            f"{test.name} fails on {self.solution} with seed {', '.join(map(str, found))}, which its pass_rate allows"
+            f"{test.name} fails on {self.solution} with seed {', '.join(map(str, found))}; its pass_rate allows that"
             for test in self._assignment.tests
             if (found := self._record.tests[test.name].failed)
         ]
@@ -166,7 +166,7 @@ class Validation:
         limits = self._assignment.limits
         heading = f"{outcome.test}  seed {outcome.seed}"
         if outcome.skipped:
-            return f"{heading}\n  The solution skips this test, but must pass it"
+            return f"{heading}\n  The solution skips this test, but it must pass the test"
         if outcome.ending is Ending.UNVERIFIED and not all(test.unverified_share for test in self._assignment.tests):
             return f"{heading}\n  {outcome.unverified[0]}, or let the rubric allow such messages (checks.undecodable)"
         if outcome.failed:

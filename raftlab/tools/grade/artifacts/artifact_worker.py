@@ -105,11 +105,11 @@ def make_artifacts(
     try:
         (answer,) = worker.ask([message], limit_s)
     except Closed:
-        raise RunWorkerError("it was closed") from None
+        raise RunWorkerError("the process that makes pages was closed") from None
     except CannotStart:
-        return _without_artifacts(run, "the process that makes it does not start")
+        return _without_artifacts(run, "the process that makes pages does not start")
     if isinstance(answer, Lost):
-        return _without_artifacts(run, f"the process that makes it {answer.how}")
+        return _without_artifacts(run, f"the process that makes pages {answer.how}")
     made = msgspec.json.decode(answer, type=ArtifactAnswer)
     artifacts = made.artifacts
     for name, content in made.files.items():

@@ -48,8 +48,8 @@ _TIMELINE_CHARS_MAX = 24_000
 _EVENTS_LEFT_MAX = 0.9  # the share of events; with more left, a failure is not minimized
 
 # On the student's page, after "Not minimized: ".
-TOO_LONG = "it took too long"
-NOT_THE_SAME = "it does not fail the same way each time"
+TOO_LONG = "minimizing took too long"
+NOT_THE_SAME = "the run does not fail the same way each time"
 ALL_NEEDED = "almost every event is needed"
 
 

@@ -63,8 +63,8 @@ def class_page(
         body += [
             el("section", el("h2", "Scores"), _histogram(ran)),
             el("section", el("h2", "Submissions"), _submissions(results, linked), class_="class-scroll"),
-            el("section", el("h2", "Tests that fail most"), _tests_failing(ran)),
-            el("section", el("h2", "Rules broken most"), _rules_broken(ran)),
+            el("section", el("h2", "Tests that fail most often"), _tests_failing(ran)),
+            el("section", el("h2", "Rules broken most often"), _rules_broken(ran)),
             el("section", el("h2", "Time of all runs"), _time(results, linked)),
         ]
     else:
@@ -135,7 +135,7 @@ def _submissions(results: Sequence[Result], linked: Callable[[Result], Html]) ->
         ("Score", "score"),
         *((part_name(part).removeprefix("Part "), part) for part in parts),
         ("Failed", "failed"),
-        ("Rule broken most", "rule"),
+        ("Rule broken most often", "rule"),
         ("Flags", "flags"),
         ("Time", "time"),
     ]
@@ -234,7 +234,7 @@ def _tests_failing(results: Sequence[Result], shown: int = 15) -> Html:
     head = heads("Test", "#Failed by", "")
     rest = ""
     if len(rows) > shown:
-        summary = el("summary", f"{len(rows) - shown} more that fail less often")
+        summary = el("summary", f"{len(rows) - shown} more tests that fail less often")
         rest = el("details", summary, table(head, rows[shown:], class_="bars"))
     return join([table(head, rows[:shown], class_="bars"), rest])
 
@@ -298,7 +298,7 @@ def _overrides(results: Sequence[Result], linked: Callable[[Result], Html]) -> H
 def _provenance(facts: Mapping[str, str]) -> Html:
     link = el("a", PROVENANCE, href=local_link(PROVENANCE))
     return join(
-        [_facts([], facts), el("p", link, " has the rubric, all seeds and the commands.", class_="small under")]
+        [_facts([], facts), el("p", link, " contains the rubric, all seeds and the commands.", class_="small under")]
     )
 
 

@@ -55,7 +55,7 @@ _ENDINGS = {
 _INTRO = {
     RACE: "In these runs threads are preempted at any line, and data races are reported. make race does the same on "
     "your machine.",
-    FUZZ: "The steps of these runs are random, and the same for every submission. make fuzz tries others on your "
+    FUZZ: "The steps of these runs are random, and the same for every submission. make fuzz tries other steps on your "
     "machine.",
 }
 _COSTS_NOTHING = " Failures here cost no points."

@@ -51,7 +51,7 @@ def make_run(worker: WorkerProcess, request: RunRequest) -> Outcome:
         try:
             (answer,) = worker.ask([msgspec.json.encode(request)], limit_s)
         except Closed:
-            raise RunWorkerError("it was closed") from None
+            raise RunWorkerError("the process that makes the runs was closed") from None
         except CannotStart as error:
             if not error.refused and attempt < _TRIES:
                 continue  # another process may have ended it
@@ -63,5 +63,5 @@ def make_run(worker: WorkerProcess, request: RunRequest) -> Outcome:
             return reply.outcome
         lost = answer
     assert lost is not None
-    report = f"The process that makes the runs {lost.how}, {_TRIES} times.\n{lost.output[:_OUTPUT_MAX]}".rstrip()
+    report = f"In {_TRIES} attempts, the process that makes the runs {lost.how}.\n{lost.output[:_OUTPUT_MAX]}".rstrip()
     return broken_tester(request, report)

@@ -39,7 +39,7 @@ _REPORT_CHARS_MAX = 20_000
 _TRIES = 5
 _MEMORY_MB = 4096  # of this process
 _PR_SET_PDEATHSIG = 1
-BROKE_THE_TESTER = "The tester itself has failed in this run; look at it before you believe the score."
+BROKE_THE_TESTER = "The tester itself failed in this run; check the run before you trust the score."
 
 
 Launcher = TypeVar("Launcher", bound=SandboxedLauncher)

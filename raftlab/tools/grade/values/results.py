@@ -107,15 +107,15 @@ class TestResult:
         if self.not_run:
             return f"Not run: {self.not_run}"
         if self.skipped:
-            return "Skipped: it does not apply to this design, so it does not count."
+            return "Skipped: the test does not apply to this design and does not count."
         if self.verdict == Ending.UNVERIFIED:
             share = self.test.unverified_share
             worth = (
-                "it earns nothing"
+                "the test earns nothing"
                 if not share
-                else "it earns all its points"
+                else "the test earns all its points"
                 if share == 1
-                else f"it earns {share:.0%}"
+                else f"the test earns {share:.0%} of its points"
             )
             return f"Unverified: the peer's messages cannot be read, so {worth}."
         many = len(self.test.seeds)

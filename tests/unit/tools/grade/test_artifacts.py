@@ -80,7 +80,7 @@ def test_student_page_shows_minimized_failure(tmp_path: Path) -> None:
     assert lab(course(tmp_path, "out")) == 0
     student = tmp_path / "out" / "students" / "eve"
     report = unescape((student / "report.html").read_text())
-    assert "To reproduce it, with " in report and "It breaks earned-commit at" in report
+    assert "To reproduce the failure with " in report and "It breaks earned-commit at" in report
     assert re.search(r"from test_figure8\w+ with seed \d+: \d+ of \d[\d,]* events are left", report)
     assert "leader of term" in report.partition("Timeline")[2]
     files = {path.name for path in (student / "pages").iterdir()}
@@ -99,7 +99,7 @@ def test_student_page_shows_minimized_failure(tmp_path: Path) -> None:
     for link in re.findall(r'href="(\./\.\./students/[^"]+)"', full):
         assert (tmp_path / "out" / "full" / link).is_file()
     told = [test["output"] for test in json.loads((student / "results.json").read_text())["tests"]]
-    assert sum("To reproduce it, with " in text for text in told) == 1
+    assert sum("To reproduce the failure with " in text for text in told) == 1
     # Of the hidden test, which may be told in words, nothing is drawn.
     assert "a hidden failure" in report
     drawn_tests = {data_of(path.read_text())["run"]["test"] for path in (student / "pages").glob("*.html")}
@@ -205,7 +205,7 @@ def test_lost_worker_costs_only_the_artifacts(tmp_path: Path, monkeypatch: pytes
     shown = pool.submit(
         lambda worker: make_artifacts(worker, choice, request, "code", Failures(), tmp_path, store)
     ).result()
-    assert shown.no_page == shown.not_shrunk == "the process that makes it does not start"
+    assert shown.no_page == shown.not_shrunk == "the process that makes pages does not start"
     pool.shutdown()
     store.close()
 

@@ -277,7 +277,7 @@ def test_only_parts_with_points_are_run(tmp_path: Path, capsys: pytest.CaptureFi
     where = ["--hidden", str(tmp_path / "hidden_tests.py"), "--rubric", str(tmp_path / "rubric.toml")]
     assert lab(["grade", str(tmp_path / "raft.py"), *where, "--out", str(tmp_path / "out")]) == 0
     opening = capsys.readouterr().out.splitlines()[1]
-    assert opening.startswith("  not run, because [points] in the rubric omits their part: ")
+    assert opening.startswith("  these tests are not run, because [points] in the rubric omits their part: ")
     assert [part for part in ("2A", "2B", "2C", "2D") if f" of {part}" in opening] == ["2A", "2C", "2D"]
     assert opening.endswith(", test_hidden_start (no _2a ... _3b in its name)")
     (row,) = csv.DictReader(io.StringIO((tmp_path / "out" / "scores.csv").read_text()))

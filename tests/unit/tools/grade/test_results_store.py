@@ -81,7 +81,7 @@ def test_removed_submission_leaves_the_class(course: Course, capsys: pytest.Capt
     capsys.readouterr()
     assert course.grade() == 0
     assert (
-        "  removed from the class, because no longer in the folder (pages and runs are kept): zoe\n"
+        "  removed from the class, because they are no longer in the folder (pages and runs are kept): zoe\n"
         in capsys.readouterr().out
     )
     assert list(course.scores) == ["ann", "bob"]

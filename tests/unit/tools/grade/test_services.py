@@ -60,7 +60,9 @@ def test_service_is_read_from_its_folder(tmp_path: Path) -> None:
     assert sorted(found.files) == ["kv/client.py", "kv/messages.py", "kv/server.py", "messages.py", "raft.py"]
     assert found.files["messages.py"] == b"# its"
     assert found.files[SERVER].decode() == SOURCES["kv/server.py"]
-    assert found.remarks == ("Ignored beside server.py: helper.py. Only server.py, client.py, messages.py are used.",)
+    assert found.remarks == (
+        "These files beside server.py were ignored: helper.py. Only server.py, client.py, messages.py are used.",
+    )
 
 
 def test_service_alone_with_reference_raft(tmp_path: Path) -> None:
@@ -85,7 +87,7 @@ def test_submission_without_raft_or_service_is_a_problem(tmp_path: Path) -> None
         (
             {"kv/client.py": None},
             WITH_SERVICE,
-            "There is no client.py beside server.py, so parts 3A and 3B were not run. They need both files.",
+            "There is no client.py beside server.py, so parts 3A and 3B were not run. These parts need both files.",
         ),
     ],
 )

@@ -132,7 +132,9 @@ def test_other_files_beside_raft_are_remarked(tmp_path: Path) -> None:
     for name in ("raft.py", "messages.py", "persister.py", "__init__.py", "util.py", "log.py"):
         (folder / name).write_text("#")
     (found,) = load_submissions(tmp_path, FILES).submissions
-    assert found.remarks == ("Ignored beside raft.py: log.py, util.py. Only raft.py, messages.py are used.",)
+    assert found.remarks == (
+        "These files beside raft.py were ignored: log.py, util.py. Only raft.py, messages.py are used.",
+    )
 
 
 def test_no_submissions_is_an_error(tmp_path: Path) -> None:
