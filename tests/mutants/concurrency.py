@@ -37,7 +37,7 @@ MUTANTS = [
     Mutant(
         "applych-under-lock",
         "2d",
-        "no thread waits for the service while holding the lock",
+        "no thread waits for the service while it holds the lock",
         "holds its lock while it waits for room in apply_ch",
         (
             (
@@ -162,7 +162,7 @@ MUTANTS = [
         "handler-never-answers",
         "2a",
         "a peer that is up answers every request (§5.5)",
-        "waits forever, without its lock, instead of denying its vote to a candidate of its own term",
+        "never denies its vote to a candidate of its own term: the handler waits forever instead, without the lock",
         (
             (
                 "            return RequestVoteReply(self.current_term, granted)",
@@ -177,7 +177,7 @@ MUTANTS = [
         "leak-after-kill",
         "2a",
         "after kill() all threads end",
-        "continues after kill()",
+        "keeps its threads running after kill()",
         (("self.dead.set()\n            self.role = Role.FOLLOWER", "pass"),),
         go="N",
     ),
@@ -185,7 +185,7 @@ MUTANTS = [
         "ticker-calls-itself",
         "2a",
         "a peer can run indefinitely",
-        "has a ticker that calls itself recursively, a thousand times at most",
+        "has a ticker that calls itself recursively, at most a thousand times",
         (
             (
                 "        pause_s = 0.0\n"

@@ -21,7 +21,7 @@ MUTANTS = [
     Mutant(
         "reply-term-ignored",
         "2a",
-        "All Servers: a higher term in any message is adopted, replies included (§5.1)",
+        "All Servers: a higher term in any message, also in a reply, is adopted (§5.1)",
         "ignores a higher term when it comes in a reply",
         (
             ("if reply is None or not self._observe_term(reply.term):", "if reply is None:"),
@@ -176,7 +176,7 @@ MUTANTS = [
         "identical-timers",
         "2a",
         "election timeouts are random (§5.2)",
-        "has the same election timeout as all other peers",
+        "has the same election timeout as every other peer",
         (("ELECTION_TIMEOUT_S = (0.4, 0.8)", "ELECTION_TIMEOUT_S = (0.6, 0.6)"),),
         go="S",
         liveness=True,
@@ -194,7 +194,7 @@ MUTANTS = [
         "rerandomize-each-tick",
         "2a",
         "a random timeout is drawn once per wait (§5.2, §9.3)",
-        "draws a new timeout each time it checks the clock, so the shortest one always wins",
+        "draws a new election timeout each time it checks the clock, so the shortest timeout always decides",
         (
             ("time.monotonic() + random.uniform(*ELECTION_TIMEOUT_S)", "time.monotonic()"),
             (
@@ -212,7 +212,7 @@ MUTANTS = [
         "late-first-heartbeat",
         "2a",
         "Leaders: upon election, send AppendEntries at once (§5.2)",
-        "sends no heartbeat until one is due after it is elected",
+        "sends no message when it is elected, but waits for its next heartbeat",
         (("self._replicate()  # §5.2", "pass  # §5.2"),),
         go="S",
         liveness=True,

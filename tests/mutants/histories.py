@@ -32,7 +32,7 @@ MUTANTS = [
         "claims-longest-log",
         "2b",
         "a candidate claims its real last entry (§5.4.1)",
-        "claims the highest index that it ever had, although its log was truncated since",
+        "campaigns with the highest index that it ever had, even after its log was truncated",
         (
             _LAST_LOG_INDEX,
             (
@@ -44,8 +44,8 @@ MUTANTS = [
     Mutant(
         "votes-by-longest-log",
         "2b",
-        "a voter compares with its real last entry (§5.4.1)",
-        "votes only for logs as long as its own ever was, although its own was truncated since",
+        "a voter compares a candidate's last entry with its own real last entry (§5.4.1)",
+        "votes only for logs as long as its own log ever was, even after its own log was truncated",
         (
             _LAST_LOG_INDEX,
             (_UP_TO_DATE, _UP_TO_DATE.replace("last)", "self.longest)").replace("at(self.longest", "at(last")),
@@ -54,8 +54,8 @@ MUTANTS = [
     Mutant(
         "cut-saved-before-append",
         "2c",
-        "saved before they are acknowledged (Figure 2): a follower's entries",
-        "saves after truncating its log for a new leader, but before appending the leader's entries",
+        "a follower's entries are saved before they are acknowledged (Figure 2)",
+        "saves after it truncates its log for a new leader, but before it appends the leader's entries",
         (
             (
                 "                del self.log[index + i - self.last_included_index :]\n"
@@ -87,7 +87,7 @@ MUTANTS = [
     Mutant(
         "snap-term-lost-by-next-save",
         "2d",
-        "the last included term is kept for the consistency check and for elections (§7)",
+        "the last included term is saved for the consistency check and for elections (§7)",
         "restores the last included term after a crash, but omits it from the next save",
         (
             (
@@ -101,15 +101,15 @@ MUTANTS = [
     Mutant(
         "snap-commit-zero-after-restart",
         "2d",
-        "what a snapshot covers is committed (§7)",
-        "treats nothing as committed after a restart, not even what its snapshot covers",
+        "entries that a snapshot covers are committed (§7)",
+        "after a restart, treats no entry as committed, not even the entries that its snapshot covers",
         (("self.commit_index = self.last_included_index", "self.commit_index = 0"), _APPLIED_ALL),
     ),
     Mutant(
         "snap-commit-falls",
         "2d",
         "commit_index increases monotonically (Figure 2)",
-        "adopts the lower commit index of an old AppendEntries, and then an old snapshot",
+        "adopts the lower commit index of an old AppendEntries, and can then install an old snapshot",
         (
             _APPLIED_ALL,
             (
@@ -138,14 +138,14 @@ MUTANTS = [
     Mutant(
         "snap-votes-as-if-empty",
         "2d",
-        "up to date compares with the snapshot's last entry if the log is empty (§5.4.1, §7)",
-        "treats its last entry as one of term 0 if its log is empty after a snapshot",
+        "if the log is empty, the snapshot's last entry decides whose log is more up to date (§5.4.1, §7)",
+        "uses 0 as its last term if its log is empty after a snapshot",
         ((_UP_TO_DATE, _UP_TO_DATE.replace("self._term_at(last)", "self._term_at(last) if self.log[1:] else 0")),),
     ),
     Mutant(
         "snap-votes-as-before",
         "2d",
-        "up to date compares with the snapshot's last entry if the log is empty (§5.4.1, §7)",
+        "if the log is empty, the snapshot's last entry decides whose log is more up to date (§5.4.1, §7)",
         "updates its last index and term when it appends, but not when it installs a snapshot",
         (
             (
@@ -168,8 +168,8 @@ MUTANTS = [
     Mutant(
         "snap-term-of-today",
         "2d",
-        "the last included term is that of the last included entry (§7)",
-        "records its current term as the last included term, if no entry is left",
+        "the last included term is the term of the last included entry (§7)",
+        "records its current term as the last included term if no entry is left in its log",
         (
             (
                 "self._persist(snapshot)",
@@ -217,7 +217,7 @@ MUTANTS = [
         "snap-refusal-is-a-match",
         "2d",
         "a reply counts only in the term of its request (§5.1)",
-        "treats the late rejection of a snapshot, sent in an earlier leadership, as a match",
+        "treats a late rejection of a snapshot that it sent in an earlier leadership as a match",
         (
             (
                 "if reply is None or not self._observe_term(reply.term) or args.term != self.current_term:\n",
@@ -257,7 +257,7 @@ MUTANTS = [
         "match-kept-unless-cut",
         "2b",
         "match_index is reinitialized to 0 after election (Figure 2)",
-        "keeps the match_index of an earlier leadership if its own log was not truncated since",
+        "keeps the match_index of an earlier leadership if its own log has not been truncated since then",
         (
             (
                 "        self.match_index = [0] * len(self.peers)\n        self.match_index[self.me]",
@@ -317,7 +317,7 @@ MUTANTS = [
         "snap-save-takes-old-term",
         "2d",
         "current_term is persistent (Figure 2)",
-        "saves the term of its last entry as its current term with a snapshot",
+        "when it saves a snapshot, saves the term of its last entry as its current term",
         (
             (
                 "        state.encode(self.current_term)\n",
@@ -361,7 +361,7 @@ MUTANTS = [
         "refused-append-no-reset",
         "2b",
         "AppendEntries of the current leader resets the election timer (§5.2)",
-        "resets its election timer only for an AppendEntries that it accepts, or a snapshot",
+        "resets its election timer only for a snapshot or an AppendEntries that it accepts",
         (
             (
                 "        self._reset_election_timer()\n        return True",
@@ -399,8 +399,7 @@ MUTANTS = [
         "heard-commit-saved",
         "2c",
         "leader_commit refers to the leader's log (Figure 2: AppendEntries 5)",
-        "saves the highest leader_commit that it has received, and treats that much of its log as committed after a "
-        "crash",
+        "saves the highest leader_commit that it has received, and commits its own log up to that index after a crash",
         (
             (
                 "        self.last_included_index = 0\n        self._read_persist()\n",
@@ -432,7 +431,7 @@ MUTANTS = [
         "snap-bytes-of-the-next",
         "2d",
         "a snapshot is delivered with its own index (§7)",
-        "records the index of each snapshot that arrives, and delivers with it the snapshot that is on disk by then",
+        "records the index of each snapshot that arrives, but delivers the data that is on disk by then",
         (
             (
                 "        self.votes: dict[int, bool] = {}\n",
@@ -457,14 +456,14 @@ MUTANTS = [
         "snap-commit-falls-before-apply",
         "2d",
         "commit_index never falls (Figure 2: volatile state)",
-        "adopts a lower commit index as long as it has not applied that far",
+        "lowers commit_index to an older leader_commit if it has not applied entries beyond that",
         (("        if index > self.commit_index:\n", "        if index > self.last_applied:\n"),),
     ),
     Mutant(
         "snap-refuses-what-it-covers",
         "2d",
-        "what a snapshot covers matches (§5.4.3, §7)",
-        "rejects AppendEntries that begin before the end of its snapshot, with a hint that does not move next_index on",
+        "entries that a snapshot covers always match (§5.4.3, §7)",
+        "rejects AppendEntries that begin before the end of its snapshot; its hint does not advance next_index",
         (
             (
                 "            if prev >= self.last_included_index and not self._has_entry(prev, args.prev_log_term):\n",

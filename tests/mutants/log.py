@@ -39,7 +39,7 @@ MUTANTS = [
     Mutant(
         "uptodate-length-first",
         "2b",
-        "up to date compares the last term first, then the length (§5.4.1)",
+        "the last term decides whose log is more up to date, then the length (§5.4.1)",
         "compares log lengths before terms",
         (
             (
@@ -127,8 +127,8 @@ MUTANTS = [
     Mutant(
         "match-from-own-log",
         "2b",
-        "match_index says what a follower is known to store (Figure 2)",
-        "counts a success for everything in its log now, not for the entries that were sent",
+        "match_index is the highest entry that a follower is known to store (Figure 2)",
+        "treats a success as a match of its whole current log, not of the entries that it sent",
         (
             (
                 "max(self.match_index[peer], args.prev_log_index + len(args.entries))",
@@ -187,7 +187,7 @@ MUTANTS = [
         "bad-conflict-hint",
         "2b",
         "the leader finds where the logs diverge (§5.3)",
-        "answers a conflict with a hint one too high, so the leader repeats its request",
+        "answers a conflict with a hint that is one too high, so the leader repeats its request",
         (("False, term, first)", "False, term, first + 1)"),),
         go="S",
     ),
@@ -218,7 +218,7 @@ MUTANTS = [
         "apply-duplicate",
         "2b",
         "All Servers: each entry is applied once (§5.3)",
-        "has two threads that apply, and updates last_applied only afterwards",
+        "applies entries in two threads, which update last_applied only after they deliver an entry",
         (
             ("self._spawn(self._applier)", "self._spawn(self._applier)\n        self._spawn(self._applier)"),
             ("self.last_applied += 1\n            entry =", "index = self.last_applied + 1\n            entry ="),
@@ -236,7 +236,7 @@ MUTANTS = [
         "start-wrong-index",
         "2b",
         "start() returns the index the command will have",
-        "returns an index one too high from start()",
+        "returns an index from start() that is one too high",
         (("return self._last_log_index(), self", "return self._last_log_index() + 1, self"),),
         go="A",
     ),
@@ -262,7 +262,7 @@ MUTANTS = [
         "start-anywhere",
         "2b",
         "start() takes a command only from a leader",
-        "returns from start() that it leads, although it does not",
+        "claims in start() that it is the leader, although it is not",
         (("return -1, self.current_term, False", "return self._last_log_index() + 1, self.current_term, True"),),
     ),
     Mutant(

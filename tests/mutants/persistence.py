@@ -40,7 +40,7 @@ MUTANTS = [
     Mutant(
         "campaign-not-persisted",
         "2c",
-        "saved before it is sent (Figure 2): a candidate's term and its vote for itself",
+        "a candidate's term and its vote for itself are saved before they are sent (Figure 2)",
         "does not save when it campaigns",
         (("self._persist()\n        self.votes = {}", "self.votes = {}"),),
         go="R",
@@ -49,7 +49,7 @@ MUTANTS = [
     Mutant(
         "grant-not-persisted",
         "2c",
-        "saved before it is sent (Figure 2): a vote",
+        "a vote is saved before it is sent (Figure 2)",
         "does not save a vote that it grants",
         (
             (
@@ -61,7 +61,7 @@ MUTANTS = [
     Mutant(
         "stepdown-not-persisted",
         "2c",
-        "saved before it is sent (Figure 2): an adopted term",
+        "an adopted term is saved before it is sent (Figure 2)",
         "does not save when it adopts a term",
         (("self.voted_for = None\n            self._persist()", "self.voted_for = None"),),
         go="R",
@@ -70,22 +70,22 @@ MUTANTS = [
     Mutant(
         "start-not-persisted",
         "2c",
-        "saved before it is sent (Figure 2): a leader's own entry",
+        "a leader's own entry is saved before it is sent (Figure 2)",
         "does not save a command that it accepts as leader",
         (("self._persist()\n            self.match_index", "self.match_index"),),
     ),
     Mutant(
         "append-not-persisted",
         "2c",
-        "saved before they are acknowledged (Figure 2): a follower's entries",
+        "a follower's entries are saved before they are acknowledged (Figure 2)",
         "does not save entries that it appends as a follower",
         (("self.log.extend(entries[i:])\n                self._persist()", "self.log.extend(entries[i:])"),),
     ),
     Mutant(
         "truncation-not-persisted",
         "2c",
-        "saved before it is acknowledged (Figure 2): a truncated log",
-        "saves entries that it appends, but not when it had to truncate its log first",
+        "a truncated log is saved before it is acknowledged (Figure 2)",
+        "saves entries that it appends, but not if it had to truncate its log before that",
         (
             (
                 "del self.log[index + i - self.last_included_index :]\n",
@@ -133,7 +133,7 @@ MUTANTS = [
     Mutant(
         "persist-after-reply",
         "2c",
-        "saved before replying (Figure 2)",
+        "persistent state is saved before a reply is sent (Figure 2)",
         "replies first and saves later, in another thread",
         (
             (

@@ -35,7 +35,7 @@ MUTANTS = [
     _race(
         "start-without-lock",
         "2b",
-        "has no lock in start()",
+        "does not take the lock in start()",
         (
             "        with self.mu:\n"
             "            if self.role is not Role.LEADER:\n"
@@ -80,7 +80,7 @@ MUTANTS = [
     _race(
         "get-state-without-lock",
         "2a",
-        "has no lock in get_state()",
+        "does not take the lock in get_state()",
         (
             "        with self.mu:\n            return self.current_term, self.role is Role.LEADER\n",
             "        return self.current_term, self.role is Role.LEADER\n",
@@ -89,7 +89,7 @@ MUTANTS = [
     _race(
         "get-state-in-two-halves",
         "2a",
-        "reads the term under the lock and the role without, in get_state()",
+        "reads the term under the lock, but the role without the lock, in get_state()",
         (
             "        with self.mu:\n            return self.current_term, self.role is Role.LEADER\n",
             "        with self.mu:\n"
@@ -101,7 +101,7 @@ MUTANTS = [
     _race(
         "snapshot-without-lock",
         "2d",
-        "has no lock in snapshot()",
+        "does not take the lock in snapshot()",
         (
             "        with self.mu:\n            if index > self.last_applied:\n                raise",
             "        if True:\n            if index > self.last_applied:\n                raise",
@@ -151,7 +151,7 @@ MUTANTS = [
     _race(
         "kill-without-lock",
         "2a",
-        "has no lock in kill() when it steps down",
+        "does not take the lock when it steps down in kill()",
         (
             "        with self.mu:\n"
             "            self.dead.set()\n"
@@ -371,7 +371,7 @@ MUTANTS = [
     _race(
         "answers-counted-outside",
         "2b",
-        "counts acknowledgments without the lock",
+        "counts acknowledgements without the lock",
         (
             "                elif isinstance(args, AppendEntriesArgs):\n"
             "                    lacking = self._append_entries_answered(peer, args, reply)\n",
@@ -394,7 +394,7 @@ MUTANTS = [
     _race(
         "request-vote-without-lock",
         "2a",
-        "has no lock in request_vote()",
+        "does not take the lock in request_vote()",
         (
             "        with self.mu:\n"
             "            if not self._observe_term(args.term):\n"
@@ -448,7 +448,7 @@ MUTANTS = [
     _race(
         "append-entries-without-lock",
         "2b",
-        "has no lock in append_entries()",
+        "does not take the lock in append_entries()",
         (
             "        with self.mu:\n            if not self._hear_leader(args.term):  # 1\n",
             "        if True:\n            if not self._hear_leader(args.term):  # 1\n",
@@ -492,7 +492,7 @@ MUTANTS = [
     _race(
         "install-snapshot-without-lock",
         "2d",
-        "has no lock in install_snapshot()",
+        "does not take the lock in install_snapshot()",
         (
             "        with self.mu:\n            # If all of it is committed here",
             "        if True:\n            # If all of it is committed here",

@@ -41,7 +41,7 @@ MUTANTS = [
         "kv-reads-anywhere",
         "3a",
         "linearizability (§8)",
-        "answers a read from local data, leader or not",
+        "answers a read from local data even if it does not lead",
         (
             (
                 _GET,
@@ -91,7 +91,7 @@ MUTANTS = [
         "kv-answer-of-another",
         "3a",
         "a request is answered only after agreement (§8)",
-        "treats any request applied at its index as its own",
+        "answers a request when any request is applied at its index",
         (
             (
                 _OURS,
@@ -162,7 +162,7 @@ MUTANTS = [
         "kv-dedup-one-client",
         "3a",
         "a request takes effect once (§8)",
-        "remembers one latest request for all clients together",
+        "remembers only one latest request for all clients",
         ((_NOTED, "        self.answered = {op.client_id: Answered(op.seq, value)}\n"),),
     ),
     ServiceMutant(
@@ -223,8 +223,8 @@ MUTANTS = [
     ServiceMutant(
         "kv-clerk-gives-up",
         "3a",
-        "a clerk's call returns only when it is done",
-        "returns after a few attempts, done or not",
+        "a clerk's call returns only when its operation is done",
+        "returns after a few attempts, even if the operation is not done",
         (),
         client_edits=(
             ("        while True:\n", "        for _ in range(20):\n"),
@@ -336,7 +336,7 @@ MUTANTS = [
         "kv-snapshot-of-the-next",
         "3b",
         "a snapshot has the index of the last applied entry (§7)",
-        "reports an index for its snapshot that is one too high",
+        "reports an index that is one too high for its snapshot",
         (
             (
                 "self.raft.snapshot(self.last_applied, state.bytes())",

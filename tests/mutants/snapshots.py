@@ -86,7 +86,7 @@ MUTANTS = [
     Mutant(
         "snap-term-lost",
         "2d",
-        "the last included term is kept for the consistency check and for elections (§7)",
+        "the last included term is saved for the consistency check and for elections (§7)",
         "forgets the last included term of its snapshot",
         (("self.log = [LogEntry(term, None), *suffix]", "self.log = [LogEntry(0, None), *suffix]"),),
         go="S",
@@ -95,7 +95,7 @@ MUTANTS = [
         "snap-never-sent",
         "2d",
         "a follower that needs discarded entries gets the snapshot (§7)",
-        "sends a follower that needs a snapshot the entries it still has, again and again",
+        "repeatedly sends the entries that it still has to a follower that needs a snapshot",
         (
             (
                 "term, base, prev = self.current_term",
@@ -143,7 +143,7 @@ MUTANTS = [
         "snap-goes-back",
         "2d",
         "a snapshot older than the one in place is ignored (§7)",
-        "accepts its service's snapshot even if a later one has come from the leader",
+        "accepts its service's snapshot even if the leader has sent a later one",
         (("if index > self.last_included_index and not self.dead.is_set():", "if not self.dead.is_set():"),),
     ),
     Mutant(
@@ -225,7 +225,7 @@ MUTANTS = [
         "snap-applies-again",
         "2d",
         "InstallSnapshot of entries already committed changes nothing (§7)",
-        "moves last_applied back to every snapshot later than its own last one, and applies the entries after it again",
+        "moves last_applied back to every snapshot later than its own last one, and applies later entries again",
         (
             (
                 "args.last_included_index > self.commit_index:",
@@ -243,7 +243,7 @@ MUTANTS = [
         "snap-drops-committed",
         "2d",
         "InstallSnapshot of entries already committed changes nothing (§7)",
-        "replaces its whole log by every snapshot later than its own last one, even committed entries after it",
+        "replaces its whole log, with all later entries, by every snapshot later than its own last one",
         (
             (
                 "args.last_included_index > self.commit_index:",
@@ -276,9 +276,9 @@ MUTANTS = [
     Mutant(
         "snap-term-not-saved",
         "2d",
-        "saved before it is sent (Figure 2): a term adopted from InstallSnapshot",
-        "does not save the term of an InstallSnapshot that it ignores; also sends its snapshot first when it is "
-        "elected, which is correct",
+        "a term adopted from InstallSnapshot is saved before it is sent (Figure 2)",
+        "does not save the term of an InstallSnapshot that it ignores (its leaders also send their snapshot first, "
+        "which is correct)",
         (
             (_LAST_FIRST, _SNAPSHOT_FIRST),
             (
@@ -293,7 +293,7 @@ MUTANTS = [
     Mutant(
         "snap-forgets-vote",
         "2d",
-        "one vote per term, whatever comes after it (§5.2)",
+        "one vote per term, also after a snapshot (§5.2)",
         "forgets its vote when it installs a snapshot",
         (("self._persist(args.data)", "self.voted_for = None\n                self._persist(args.data)"),),
     ),

@@ -61,8 +61,8 @@ def _shared(*options: Option) -> argparse.ArgumentParser:
     return parent
 
 
-_IDS = _parent("ids", nargs="*", metavar="ID", help="only these (default: all, correct peers included)")
-_TESTS = _parent("--tests", nargs="+", default=[], metavar="TEST", help="only these tests, parts or scenarios")
+_IDS = _parent("ids", nargs="*", metavar="ID", help="use only these mutants or correct peers (default: all)")
+_TESTS = _parent("--tests", nargs="+", default=[], metavar="TEST", help="run only these tests, parts or scenarios")
 _RUNS = _shared(
     replace(RUNS, help=f"seeds per mutant (default: {RUNS_EACH}; correct peers {CONTROL_RUNS}, random {RANDOM_RUNS})"),
     replace(SEED, default=0, help="first seed; for random: the seed that draws the changes"),
@@ -86,10 +86,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     add("list", "list the mutants", _IDS)
     add("show", "print mutants as diffs", _IDS)
-    add("write", f"write mutants to {BUILD}, to run tests on", _IDS)
+    add("write", f"write mutants to {BUILD}", _IDS)
     run = add("run", "run the tests on each mutant until one fails", _IDS, *_HOW, record=RECORD)
     run.epilog = (
-        "Exit status: 0 every mutant was caught and every correct peer passed, 1 not so, 2 could not start, "
+        "Exit status: 0 every mutant was caught and every correct peer passed, 1 otherwise, 2 could not start, "
         "130 interrupted."
     )
     random = add("random", "run the tests on random changes of raft/raft.py and show those they miss", *_HOW)
@@ -99,15 +99,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     random.epilog = (
         "Exit status: as for run, except that changes explained in tests/mutants/survivors.toml may be missed."
     )
-    add("shrink", f"shrink the failing run in {RECORD} of each mutant", _IDS, _JSON, record=SHRUNK)
+    add("shrink", f"shrink the failing run that {RECORD} names for each mutant", _IDS, _JSON, record=SHRUNK)
     judge = add(
         "fuzz",
         "fuzz correct peers and each mutant that breaks a safety or durability rule",
         *(_JOBS, _JSON),
         record=fuzzing.RECORD,
     )
-    judge.add_argument("seconds", type=seconds, metavar="SECONDS", help="CPU seconds for each")
-    judge.add_argument("ids", nargs="*", metavar="ID", help="only these")
+    judge.add_argument("seconds", type=seconds, metavar="SECONDS", help="CPU seconds for each mutant and correct peer")
+    judge.add_argument("ids", nargs="*", metavar="ID", help="fuzz only these")
     out = add("table", "write a table of all recorded results", _IDS)
     out.add_argument("--out", type=Path, default=TABLE, metavar="FILE", help=f"file to write (default: {TABLE})")
 
@@ -170,7 +170,7 @@ def _run(entries: list[Mutant], args: argparse.Namespace) -> int:
     if args.record:
         record(results)
     if interrupted:
-        print(f"interrupted: {len(entries) - len(results)} of {len(entries)} not judged", file=sys.stderr)
+        print(f"interrupted: {len(entries) - len(results)} of {len(entries)} have no result", file=sys.stderr)
         return 130
     return 1 if any(result.bad for result in results) else 0
 
@@ -227,7 +227,7 @@ def _fuzz(entries: list[Mutant], args: argparse.Namespace) -> int:
     if args.record:
         fuzzing.record(wrong)
     if interrupted:
-        print(f"interrupted: {len(chosen) - len(measured)} of {len(chosen)} not judged", file=sys.stderr)
+        print(f"interrupted: {len(chosen) - len(measured)} of {len(chosen)} have no result", file=sys.stderr)
         return 130
     return 1 if any(one.correct and one.found for one in measured) else 0
 

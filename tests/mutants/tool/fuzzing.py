@@ -104,7 +104,7 @@ def summary(measured: Sequence[FuzzMeasurement]) -> str:
         accused = [one.id for one in variants if one.found]
         runs = sum(one.runs for one in variants)
         lines.append(
-            f"{len(variants) - len(accused)} of {len(variants)} variants have no false positive, in {runs:,} runs"
+            f"{len(variants) - len(accused)} of {len(variants)} variants have no false positive in {runs:,} runs"
         )
         lines += [f"FALSE POSITIVES: {', '.join(accused)}"] if accused else []
     return "\n".join(lines)
@@ -113,7 +113,7 @@ def summary(measured: Sequence[FuzzMeasurement]) -> str:
 def _summary(all_of_them: Sequence[FuzzMeasurement]) -> list[str]:
     found = [one for one in all_of_them if one.found]
     lines = [
-        f"{len(found)} of {len(all_of_them)} found",
+        f"{len(found)} of {len(all_of_them)} mutants found",
         f"processor time for all: {sum(one.seconds for one in all_of_them):,.0f} s",
     ]
     if found:

@@ -40,9 +40,9 @@ SURVIVORS = FOLDER / "survivors.toml"
 _BUDGET_S = 240.0
 _TESTS = (SCENARIOS, "2a", "2b", "2c", "2d")
 _KINDS = {
-    "same": "the same as the reference",
-    "cost": "right at another cost",
-    "wrong": "wrong, and nothing notices",
+    "same": "equivalent to the reference",
+    "cost": "correct but at another cost",
+    "wrong": "incorrect and not detected",
 }
 
 
@@ -114,7 +114,10 @@ def _judge_all(
     for judge, options in judges.items():
         new = [mutant for mutant in left if judge not in kept.of(mutant)]
         if len(new) < len(left):
-            print(f"{len(left) - len(new)} of {len(left)} judged by {judge} before, see {KEPT}", file=sys.stderr)
+            print(
+                f"{len(left) - len(new)} of {len(left)} have a result by {judge} from an earlier run, see {KEPT}",
+                file=sys.stderr,
+            )
         _, interrupted = judge_all(new, options, judge, partial(kept.add, {mutant.id: mutant for mutant in new}, judge))
         if interrupted:
             return True

@@ -98,7 +98,7 @@ def _mutant(source: str, changes: list[Change], place: int) -> Drawn:
     return Drawn(
         f"m{place + 1:04}-{change.function}-{change.kind}",
         "",  # any part may catch it
-        "unknown: drawn by chance",
+        "unknown: the change is random",
         f"{instead} {first_was} (line {change.line})",
         (),
         text=text,

@@ -135,21 +135,21 @@ def summary(all_of_them: Sequence[ShrinkMeasurement]) -> str:
     if rules:
         scenarios = [one for one in rules if one.has_scenario]
         lines += [
-            f"{len(rules)} runs that broke a rule: {sum(one.same_rule for one in rules)} break the same one when "
-            f"replayed in a new process, {sum(one.same_run for one in rules)} are exactly the recorded run",
-            f"{sum(one.enough for one in rules)} of them are short enough: a tenth of more than {_LONG:,} events, or "
-            f"{_SHORT} events",
+            f"{len(rules)} runs that broke a rule: {sum(one.same_rule for one in rules)} break the same rule when "
+            f"replayed in a new process, {sum(one.same_run for one in rules)} are exactly equal to the recorded run",
+            f"{sum(one.enough for one in rules)} of them are short enough: at most {_SHORT} events left, or a tenth "
+            f"if there were more than {_LONG:,}",
             f"lines of the reproduction steps: median {median(one.lines for one in rules):g}, most "
             f"{max(one.lines for one in rules)}",
             f"processor time: median {median(one.seconds for one in rules):.1f} s, most "
             f"{max(one.seconds for one in rules):.1f} s",
             f"{len(scenarios)} of them are also a scenario of at most {_STEPS_MAX} steps that breaks the rule in a new "
-            "process and passes on the right peer"
+            "process and passes on the correct peer"
             + (f"; median {median(one.steps or 0 for one in scenarios):g} steps" if scenarios else ""),
         ]
     if others:
         left = median(one.after / max(1, one.before) for one in others)
-        lines.append(f"{len(others)} runs that failed otherwise: {left:.0%} of the events are left in the median")
+        lines.append(f"{len(others)} runs that failed in another way: in the median, {left:.0%} of the events are left")
     lost = [one.id for one in all_of_them if not one.ending]
     if lost:
         lines.append(f"not shrunk: {', '.join(lost)}")

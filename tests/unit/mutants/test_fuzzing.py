@@ -21,12 +21,12 @@ def test_measurements_are_recorded_and_reported(tmp_path):
     fuzzing.record([LATE], file)
     assert list(fuzzing.recorded(file=file).values()) == [LATE, FOUND]
     assert fuzzing.summary([LATE, FOUND, RIGHT]).splitlines() == [
-        "1 of 2 found",
+        "1 of 2 mutants found",
         "processor time for all: 60 s",
         "time to find one: median 0.4 s",
         "1 are scenarios: median 5 steps, most 5; 1 of them pass on the correct peer",
         "missed: a",
-        "1 of 1 variants have no false positive, in 1,000 runs",
+        "1 of 1 variants have no false positive in 1,000 runs",
     ]
     assert fuzzing.table([LATE, FOUND]).splitlines()[2:] == [
         "| `a` | no | 900 | 60.1 | - |",
@@ -39,5 +39,5 @@ def test_mutant_is_fuzzed_in_separate_processes(tmp_path, monkeypatch, capsys):
     figures = tmp_path / "figures.json"
     assert lab("mutants", "fuzz", 5, "commit-minority", "--json", figures) == 0
     out = capsys.readouterr().out
-    assert "1 of 1 found\n" in out
+    assert "1 of 1 mutants found\n" in out
     assert "pass on the correct peer" in out

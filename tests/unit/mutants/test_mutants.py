@@ -188,7 +188,7 @@ def test_ending_the_command_ends_its_workers(sent):
         process.send_signal(sent)
         _, said = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "interrupted: 1 of 1 not judged" in said
+    assert "interrupted: 1 of 1 have no result" in said
     wait_until(lambda: gone(worker))
 
 

@@ -165,7 +165,7 @@ def test_explained_survivor_is_not_a_failure(in_tmp, capsys, monkeypatch):
     assert random_command.mutate(options(), Judged(lambda _, id_: "missed" if id_ == mutant.id else "caught")) == 0
     out = capsys.readouterr().out
     assert "same: it is all one\n" in out
-    assert "Missed: 1 the same as the reference" in out
+    assert "Missed: 1 equivalent to the reference" in out
 
 
 def test_mutant_without_verdict_is_listed_apart(in_tmp, capsys):
@@ -204,7 +204,7 @@ def test_interrupted_command_resumes(in_tmp, capsys):
     assert random_command.mutate(options("--json", str(in_tmp / "all.json")), second) == 0
     assert first.shown + second.shown == [("tests", id_) for id_ in DRAWN]
     said = capsys.readouterr()
-    assert "2 of 4 judged by tests before" in said.err
+    assert "2 of 4 have a result by tests from an earlier run" in said.err
     assert "4 changes of raft/raft.py: 4 caught" in said.out
     assert [result["id"] for result in json.loads((in_tmp / "all.json").read_text())] == DRAWN
 

@@ -32,7 +32,7 @@ def test_recording_keeps_earlier_records(tmp_path):
 
 def test_summary_of_measurements():
     assert SHORT.summary == "1,200 -> 120 events, 4 steps"
-    assert summary([WAITS, SHORT]).splitlines()[0].startswith("1 runs that broke a rule: 1 break the same one")
+    assert summary([WAITS, SHORT]).splitlines()[0].startswith("1 runs that broke a rule: 1 break the same rule")
     assert table([WAITS, SHORT]).splitlines()[-2:] == [
         "| `a-waits` | expectation | 200 | 190 | 1 | 9.0 | - |",
         "| `b-rule` | one-vote | 1,200 | 120 | 2 | 3.2 | 4 |",
