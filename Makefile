@@ -6,13 +6,13 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-# A test of the lab starts many processes. Where this is set, each of them would compile all that it imports anew.
+# Tests start many processes. If this variable were set, each process would compile every module it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
 EXTRA ?= 1
 
-# What each variable is on a command line, as raftlab/harness/options.py has it, and which of them say how a run is made.
-# In one pair of quotes, so that a path may have spaces.
+# The option for each variable, as in raftlab/harness/options.py. RUN lists the variables that change a run.
+# quoted puts a path in quotes, because it may contain spaces.
 quoted = '$(subst ','\'',$(1))'
 OPTION_RAFT     = --raft $(call quoted,$(RAFT))
 OPTION_KV       = --kv $(call quoted,$(KV))
@@ -30,12 +30,12 @@ RUN             = RAFT KV SEED ISOLATED RACE
 RUN_OF_PEER     = $(filter-out KV,$(RUN))
 options         = $(foreach each,$(1),$(if $($(each)),$(OPTION_$(each))))
 
-# The parts that were asked for, in their order, and their files: MIT's tests, and with EXTRA=1 those beyond them.
+# The requested parts in order, and their files: MIT's tests and, with EXTRA=1, the additional tests.
 PARTS := test-2a test-2b test-2c test-2d test-3a test-3b
 ASKED  = $(patsubst test-%,%,$(sort $(filter $(PARTS),$(MAKECMDGOALS))))
 part   = tests/test_$(1).py $(if $(filter 1,$(EXTRA)),$(wildcard tests/test_$(1)_extra.py))
 
-# A worker needs a second to start, and a part takes little more: alone, or a few times over, one process is quicker.
+# A worker needs a second to start, and a part takes little longer, so one process is faster for a few runs.
 FEW     := 1 2 3 4 5 6 7 8 9
 WORKERS  = $(or $(JOBS),$(if $(or $(REALTIME),$(filter-out $(FEW),$(RUNS))),auto,1))
 
@@ -45,13 +45,13 @@ pytest = $(BIN)/python -m pytest -q -n $(if $(filter 1,$(1)),0,$(1)) $(call opti
 .DEFAULT_GOAL := help
 .PHONY: help test parts $(PARTS) next watch race stress replay shrink timeline page live scenario fuzz hunt cluster lint clean
 
-# A line "#@ NAME" begins a group of this list.
+# A line "#@ NAME" begins a group in the list that help prints.
 help: ## show this list
 	@awk -F ':.*## ' '/^#@ / { group = "\n" substr($$0, 4) "\n" } \
 	  /^[a-z0-9-]+:.*## / { printf "%s%-13s %s\n", group, $$1, $$2; group = "" }' $(MAKEFILE_LIST)
 	@echo
 	@echo "Options, for example: make test-2b SEED=7 RAFT=path/to/raft.py"
-	@echo "  SEED=n      the seed to start from (default: a new one; failures print it)"
+	@echo "  SEED=n      the first seed (default: a new one; failure reports show it)"
 	@echo "  RUNS=n      repeat over n seeds"
 	@echo "  FIRST=1     stop at the first failure"
 	@echo "  TEST=name   run only this test"
@@ -77,8 +77,8 @@ $(READY): pyproject.toml requirements.lock
 
 #@ Run tests
 
-# A file is one worker's, and files begin in the order in which they are collected, not the one with most tests first.
-# One worker more than there are cores: tests that started a process wait for it.
+# One worker runs all tests of a file. Files start in the order of collection, not by their number of tests.
+# There is one more worker than cores, because some tests only wait for a process.
 CORES = $(or $(shell getconf _NPROCESSORS_ONLN 2>/dev/null),1)
 test: $(READY) ## run all tests
 	$(call pytest,$(or $(JOBS),$(shell expr $(CORES) + 1))) $(if $(filter 1,$(JOBS)),,--dist loadfile --no-loadscope-reorder) tests
@@ -92,8 +92,8 @@ test-3b: parts ## test the service with snapshots
 $(PARTS):
 	@:
 
-# Several parts are one pytest: the first that fails keeps none from running, and there is one summary.
-# Classic: each test has its own line, and no percentage stands alone between two of them.
+# One pytest runs all requested parts, so every part runs even if an earlier one fails, and there is one summary.
+# The classic style prints no line with only a percentage between two tests.
 parts: $(READY)
 	@$(call pytest,$(WORKERS)) -o console_output_style=classic $(foreach asked,$(ASKED),$(call part,$(asked)))
 
@@ -103,7 +103,7 @@ next: $(READY) ## show the next milestone, and what to build for it
 watch: $(READY) ## run the tests whenever a file is saved: [TEST=part]
 	@$(BIN)/lab watch $(TEST) $(call options,RAFT KV SEED)
 
-# All parts, once: a part that is asked for beside it is in it already.
+# This target runs all parts, so a part that is requested with it runs only once.
 race: RACE = 1
 race: $(READY) ## find data races: preempt threads at any line
 	@$(call pytest,$(WORKERS)) -o console_output_style=classic $(foreach each,$(patsubst test-%,%,$(PARTS)),$(call part,$(each)))
@@ -117,7 +117,7 @@ scenario: $(READY) ## play scenarios: [FILE=x.scenario] [STEP=1]
 fuzz: $(READY) ## search for failing runs at random: [FOR=60s] [KEEP=1]
 	@$(BIN)/lab fuzz $(call options,$(RUN_OF_PEER) FOR RUNS JOBS OUT) $(if $(KEEP),--keep)
 
-# The name until this version.
+# The name of fuzz before this version.
 hunt:
 	@echo "make hunt is called make fuzz now"
 	@$(MAKE) --no-print-directory fuzz
@@ -176,7 +176,7 @@ soak: $(READY) ## run everything over many seeds, for hours: [JOBS=n]
 	  $(BIN)/lab stress --raft $$peer --runs $$(test $$peer = raft/raft.py && echo 1000 || echo 100) \
 	    --out build/soak/$$(basename $$(dirname $$peer)) $(call options,JOBS) || exit 1; done
 
-# The tool that measures mutants is checked like the packages; names and texts are checked for retired words.
+# lint also checks the types of the mutants tool, and searches names and texts for retired words.
 lint: lint-mutants lint-words
 lint-mutants: $(READY)
 	$(BIN)/mypy -p tests.mutants.tool

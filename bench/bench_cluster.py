@@ -326,7 +326,7 @@ def _stores(folder: Path) -> Iterator[str]:
     database.close()
     medians = {name: 1000 * statistics.median(took) for name, took in took_s.items()}
     times = ", ".join(f"{name} {ms:.2f} ms" for name, ms in medians.items())
-    yield f"saving one more entry to a log of 1,000: {times}"
+    yield f"saving one more entry to a log of 1,000 entries takes: {times}"
 
 
 def facts() -> Iterator[str]:
@@ -358,20 +358,21 @@ def facts() -> Iterator[str]:
         for name in systems:
             for clients in _CLIENTS:
                 found, fsync = best[name, clients], fsyncs_ms[name, clients]
-                beside = f", ours {best['ours', clients].per_s / found.per_s:.2f}x its rate"
+                beside = f"; ours has {best['ours', clients].per_s / found.per_s:.2f} times its rate"
                 if name == "ours":
                     save = saves_ms[name, clients]
-                    beside = f", or {found.p50_ms / save:.1f} of the peers' own saves of {save:.2f} ms"
-                yield f"{name:<9} {found}; p50 is {found.p50_ms / fsync:.1f} fsyncs of {fsync:.2f} ms{beside}"
+                    beside = f", or {found.p50_ms / save:.1f} of the peers' own saves, which take {save:.2f} ms"
+                fsyncs = f"{found.p50_ms / fsync:.1f} fsyncs of {fsync:.2f} ms"
+                yield f"{name:<9} {found}; p50 is as long as {fsyncs}{beside}"
         with _slow_disk(here / "slow"), _ours(here / "ours-slow") as system:
             found = _measured(system, 1)
             save = system.save_ms()
             yield (
-                f"ours with fsync {_SLOW_MS:g} ms slower: {found}; p50 is {found.p50_ms / save:.1f} saves of "
-                f"{save:.2f} ms"
+                f"ours, if each fsync takes {_SLOW_MS:g} ms longer: {found}; p50 is as long as "
+                f"{found.p50_ms / save:.1f} saves of {save:.2f} ms"
             )
         yield f"the load is {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
-        yield f"a restart with {_ENTRIES:,} entries in the log takes {_restart_s(here / 'restart'):.2f} s"
+        yield f"restarting with {_ENTRIES:,} entries in the log takes {_restart_s(here / 'restart'):.2f} s"
     finally:
         shutil.rmtree(here, ignore_errors=True)
 

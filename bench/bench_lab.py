@@ -139,8 +139,8 @@ def _choice_cost(suite_s: float) -> str:
             stream.getrandbits(64)
         plain_s += time.process_time() - began_s
     return (
-        f"choices: {choices:,} choices by key take {keyed_s * 1000:.0f} ms, without keys {plain_s * 1000:.0f} ms: "
-        f"keys are {100 * (keyed_s - plain_s) / suite_s:.1f} % of the suite"
+        f"{choices:,} choices take {keyed_s * 1000:.0f} ms with keys and {plain_s * 1000:.0f} ms without keys: "
+        f"keys take {100 * (keyed_s - plain_s) / suite_s:.1f} % of the suite's time"
     )
 
 

@@ -66,6 +66,6 @@ def facts() -> Iterator[str]:
             yield f"{length}: in real time {median(taken):.0f} ms, the slowest {max(taken):.0f} ms"
             tab.eval("document.body.dispatchEvent(new KeyboardEvent('keydown', { key: 'u', bubbles: true }))")
             back = tab.eval(f"{_TIMED}('run 1s')")
-            yield f"{length}: a step after going back, on a new branch {back:.0f} ms"
+            yield f"{length}: the first step of a new branch {back:.0f} ms"
             tab.close()
             thread.join(20)

@@ -114,8 +114,8 @@ def facts() -> Iterator[str]:
         path = Path(folder) / "busy.html"
         page_s, _ = _cpu_s(lambda: write_page(path, trace, run_summary(run, "busy", ""), watch))
         yield (
-            f"{len(trace):,} events: run {plain_s:.1f} s of CPU, with the peers' fields {watched_s:.1f} s; page "
-            f"{page_s:.1f} s and {path.stat().st_size / 1e6:.1f} MB"
+            f"{len(trace):,} events: run {plain_s:.1f} s of CPU, and {watched_s:.1f} s with the peers' fields; "
+            f"the page takes {page_s:.1f} s and {path.stat().st_size / 1e6:.1f} MB"
         )
         if CHROMIUM is None:
             yield "no browser found: apt-get install chromium"
