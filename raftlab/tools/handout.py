@@ -53,7 +53,7 @@ def main(args: argparse.Namespace) -> int:
         print(f"lab handout: {error}", file=sys.stderr)
         return 2
     for name in kept:
-        print(f"kept {args.out / name}: it differs from the handout's")
+        print(f"kept {args.out / name}: it differs from the file in the handout")
     print(f"wrote {len(files()) - len(kept)} files to {args.out}; start with its README.md")
     return 0
 

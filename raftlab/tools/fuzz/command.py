@@ -37,8 +37,8 @@ _WORKER = "raftlab.tools.fuzz.worker"
 
 _EPILOG = """\
 examples:
-  lab fuzz                       for a minute, on all cores
-  lab fuzz --for 10m --seed 7    for ten minutes; repeatable
+  lab fuzz                       fuzz for a minute on all cores
+  lab fuzz --for 10m --seed 7    fuzz for ten minutes, with a seed to repeat it
 
 Exit status: 0 no failure found, 1 a failure found, 2 could not start,
 130 interrupted.
@@ -53,14 +53,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(
         add,
         *RUN_OF_PEER,
-        replace(SEED, help="repeat the runs of this seed; use the same --jobs (default: a new seed)"),
+        replace(SEED, help="repeat the runs of this seed, if --jobs is the same (default: a new seed)"),
         replace(FOR, help="stop after each worker has run this long: 90s, 10m, 1h30m (default: 60s)"),
         replace(RUNS, help="stop after this many runs"),
         JOBS,
         replace(OUT, default=FOLDER, help="folder for the scenario"),
     )
     add("--keep", action="store_true", help=f"also copy the scenario to {FOUND}")
-    add("--json", type=Path, metavar="FILE", help="write statistics to FILE: the failure, and the work it took")
+    add("--json", type=Path, metavar="FILE", help="write statistics to FILE: the failure and the number of runs")
 
 
 def main(args: argparse.Namespace) -> int:

@@ -46,7 +46,7 @@ class Find(msgspec.Struct):
     def summary(self) -> str:
         if self.outcome.rule:
             return f"Breaks {self.outcome.rule}"
-        return f"Ends with {self.outcome.name}" if self.outcome.name else "Gets nowhere"
+        return f"Ends with {self.outcome.name}" if self.outcome.name else "Makes no progress"
 
 
 class OurFailure(Exception):

@@ -76,9 +76,11 @@ def _found(find: Find, files: Sequence[Path], play_line: str, repeat_line: str) 
         lines += [f"    {step}" for step in [*find.header, *find.steps]]
         lines += ["", f"  play      {play_line}"]
     elif not find.steps_before:
-        lines.append("  It failed before the first step, so every test fails the same way.")
+        lines.append("  The peer failed before the first step, so every test fails the same way.")
     else:
-        lines.append(f"  Its {find.steps_before} steps alone do not reproduce it; repeating the fuzz run does.")
+        lines.append(
+            f"  The {find.steps_before} steps alone do not reproduce the failure; repeating the fuzz run does."
+        )
     return [*lines, f"  repeat    {repeat_line}"]
 
 

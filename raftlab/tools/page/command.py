@@ -88,7 +88,7 @@ def main(args: argparse.Namespace) -> int:
 
 def _main(args: argparse.Namespace) -> int:
     if (args.test is None) == (args.trace is None):
-        raise PageError("name one of TEST and --trace FILE")
+        raise PageError("name either TEST or --trace FILE")
     if args.fields and args.isolated:
         raise PageError("--fields is not supported with --isolated: the peers' fields are in other processes")
     if args.fields and args.trace:

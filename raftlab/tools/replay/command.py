@@ -121,7 +121,7 @@ def main(args: argparse.Namespace) -> int:
             print(f"This run cannot be compared with its record: {error}.\n", flush=True)
     if record is not None and not record.digest:
         # The run may end this process, too, so print this first.
-        print(f"When it was recorded, this run ended its process:\n{_indented(record.report)}\n", flush=True)
+        print(f"When this run was recorded, it ended its process:\n{_indented(record.report)}\n", flush=True)
     faulthandler.enable()
     choice_source: ChoiceSource = (
         SeededSource(args.seed) if choices is None else OverridingSource(DefaultSource(), choices)
@@ -224,7 +224,7 @@ def _same_choices(run: Run, header: ChoiceFileHeader) -> str:
         return f"  Same run as recorded (digest {run.digest})."
     return (
         f"  Not the recorded run (digest {run.digest}, recorded {header.digest}): the choices, the peer, the test or "
-        "the lab\n  have changed. A recorded choice that no longer fits is replaced by the default."
+        "the lab\n  have changed. A recorded choice that no longer fits is replaced by its default."
     )
 
 
@@ -238,17 +238,17 @@ def _same_run(run: Run, record: records.Record | None, code: dict[str, str]) -> 
         return f"  No recorded failure to compare with (digest {run.digest})."
     changed = records.changes(record.code, code)
     if changed and run.digest == record.digest:
-        return f"  Same run as recorded, although these have changed since: {', '.join(changed)}."
+        return f"  Same run as recorded, although these parts have changed since then: {', '.join(changed)}."
     if changed:
-        return f"  Not the recorded run: these have changed since: {', '.join(changed)}."
+        return f"  Not the recorded run: these parts have changed since then: {', '.join(changed)}."
     if not record.digest:
-        return "  When it was recorded, this run ended its process; this time it did not."
+        return "  When this run was recorded, it ended its process; this time it did not."
     if run.digest == record.digest:
         return f"  Same run as recorded (digest {run.digest})."
     return (
         f"  NOT THE RECORDED RUN, although no file has changed (digest {run.digest}, recorded {record.digest}).\n"
         "  The peer or the test keeps state between runs (a module or class variable), or uses randomness that does\n"
-        "  not come from the seed. To find it, run pytest --check-determinism."
+        "  not come from the seed. To find the cause, run pytest --check-determinism."
     )
 
 

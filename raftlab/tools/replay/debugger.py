@@ -60,7 +60,7 @@ class DebuggedSimulation(Simulation):
 
     def _switch(self) -> None:
         if self._in_debugger:
-            raise SimulationError("virtual time is stopped in the debugger, so this would wait forever")
+            raise SimulationError("virtual time is stopped in the debugger, so this call would wait forever")
         super()._switch()
 
     def stop(self, error: BaseException, frame: FrameType | None, tb: TracebackType | None) -> None:
@@ -77,7 +77,7 @@ class DebuggedSimulation(Simulation):
         if suspect is not None and (suspect != current or not debugger.is_in_peer(frame, tb)):
             task = debugger.thread_of(suspect, first=self._woken_by.get(self.current))
             if task is not None:
-                print(f"You are in {task.name} of peer {suspect}, which is waiting; `peer N` switches to peer N.")
+                print(f"Now in {task.name}, a waiting thread of peer {suspect}; `peer N` switches to peer N.")
                 frame, tb = self.frames_of(task), None
         print()
         debugger.interaction(frame, tb)
@@ -127,7 +127,7 @@ class _Debugger(pdb.Pdb):
         """
         task = self.thread_of(arg.strip())
         if task is None:
-            self.error(f"no peer {arg.strip()!r} is running its own code")
+            self.error(f"no peer {arg.strip()!r} has a thread in the peer's own code")
             return
         self.message(f"In {task.name} of peer {arg.strip()}:")
         self.setup(self._simulation.frames_of(task), None)

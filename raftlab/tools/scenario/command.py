@@ -40,13 +40,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help=f"scenario, or folder of scenarios (default: {TESTS}/scenarios)",
     )
-    seed = replace(SEED, default=PLAYED_WITH, help="seed of timeouts and scheduling, which the steps leave open")
+    seed = replace(SEED, default=PLAYED_WITH, help="seed for what the steps leave open: timeouts and scheduling")
     add_options(add, *RUN_OF_PEER, seed, TIMELINE)
     add(
         "--from",
         dest="from_",
         metavar="TEST",
-        help="convert the run of this test with --seed to a scenario, if it breaks a rule",
+        help="convert the run of this test with --seed, which must break a rule, to a scenario",
     )
     out = "file that --from writes (default: build/shrunk/TEST-SEED.scenario)"
     add_options(add, replace(OUT, metavar="FILE", help=out))
@@ -158,7 +158,7 @@ def _walk(args: argparse.Namespace, script: Script, launcher: PeerLauncher) -> i
 
     run, left = walk(script, launcher, args.seed)
     if run.error is None and left:
-        print(f"{short_path(script.file)}: {left} of its {len(script.steps)} steps were skipped")
+        print(f"{short_path(script.file)}: {left} of {len(script.steps)} steps were skipped")
         return 0
     return int(_report(args, script, run, {}, alone=True))
 
@@ -220,7 +220,9 @@ def _differs(script: Script, outputs: dict[int, list[str]]) -> bool:
     for line, expected in script.expected.items():
         output = outputs.get(line, [])
         if output != expected:
-            print(f"FAILED {short_path(script.file)}:{line}: the output of show differs. It is:")
+            print(
+                f"FAILED {short_path(script.file)}:{line}: the output of `show` differs from the expected lines. It is:"
+            )
             print(textwrap.indent("\n".join(output), "  "))
             return True
     return False

@@ -31,11 +31,11 @@ def render(shrunk: ShrinkResult, files: ShrunkFiles, test: str, seed: int, value
         f"  replay    {command_line(f'lab replay {quote(short_path(str(files.choices)))}', others)}",
     ]
     if files.scenario is not None and shrunk.scenario is not None:
-        other = ", another run that breaks the same rule" if shrunk.from_fuzzing else ""
+        other = ", from another run that breaks the same rule" if shrunk.from_fuzzing else ""
         lines.append(f"  scenario  {short_path(str(files.scenario))}{other}:")
         lines += [f"    {step}" for step in shrunk.scenario]
     elif shrunk.rule and not shrunk.interrupted:
-        lines.append("  scenario  none found that breaks the same rule")
+        lines.append("  scenario  found no scenario that breaks the same rule")
     return "\n".join(lines)
 
 

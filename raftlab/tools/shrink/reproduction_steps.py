@@ -47,8 +47,8 @@ def reproduction_header(attempt: Attempt) -> str:
     if play is None:
         dropped = sum(place[0] == "act" for place, _ in attempt.plan.choices.chosen)
         without = f" without {_count(dropped, 'fault')}" if dropped else ""
-        return f"To reproduce it, run the test{without}"
-    return f"To reproduce it, with {_count(play.how.get('servers', 3), 'server')}"
+        return f"To reproduce the failure, run the test{without}"
+    return f"To reproduce the failure with {_count(play.how.get('servers', 3), 'server')}"
 
 
 def _count(number: int, what: str) -> str:
@@ -278,4 +278,4 @@ def _others(attempt: Attempt) -> Iterator[str]:
     if len(picks) <= _PICKS_MAX:
         yield from (f"{at_ns / 1e9:.3f} s  {task} runs first" for (at_ns, _), task in picks)
     else:
-        yield f"which thread runs first, {len(picks)} times"
+        yield f"which thread runs first, at {len(picks)} points"

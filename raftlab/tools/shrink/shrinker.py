@@ -94,7 +94,7 @@ def shrink(
         raise NothingToShrink(
             f"{test.name} with seed {seed} fails differently each time: {original.outcome.text!r}, then "
             f"{second.outcome.text!r}. The peer or the test keeps state between runs (a module or class variable), or "
-            "uses randomness that does not come from the seed; to find it, run pytest --check-determinism"
+            "uses randomness that does not come from the seed; to find the cause, run pytest --check-determinism"
         )
     first = original
     plan = attempts.without_test(original)

@@ -72,10 +72,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         replace(OUT, default=FOLDER, help="folder for summary and reports"),
     )
     add("--until-fail", action="store_true", help="stop at the first failure")
-    add("--grow", action="store_true", help="run rounds of 10, 100, 1000, ... seeds; stop after one with a failure")
+    add("--grow", action="store_true", help="run rounds of 10, 100, 1000, ... seeds; stop after a round with a failure")
     add("--dask", metavar="ADDRESS", help="run on this Dask cluster: tcp://host:8786")
-    add("--run-limit", type=options.seconds, default=60.0, metavar="S", help="real seconds per run (default: 60)")
-    add("--memory-mb", type=options.positive, default=2048, metavar="MB", help="memory per worker (default: 2048)")
+    add(
+        "--run-limit",
+        type=options.seconds,
+        default=60.0,
+        metavar="S",
+        help="limit for a run, in real seconds (default: 60)",
+    )
+    add(
+        "--memory-mb",
+        type=options.positive,
+        default=2048,
+        metavar="MB",
+        help="memory limit of a worker (default: 2048)",
+    )
     add(
         "--shrink",
         type=_budget,
@@ -96,7 +108,7 @@ def main(args: argparse.Namespace) -> int:
     except SelectionError as error:
         return _cannot(str(error))
     if not tests:
-        return _cannot("there are no tests here; name their file with --file")
+        return _cannot("found no tests; name a file of tests with --file")
     if args.isolated and args.dask is not None:
         return _cannot("--isolated is not supported with --dask: sandboxes run only on this machine")
     if args.list:
@@ -147,7 +159,7 @@ def _stress(args: argparse.Namespace, plan: Plan, bundle: JobBundle, tally: Tall
     except KeyboardInterrupt:
         tally.ended = _INTERRUPTED
     except (CannotStart, PoolLost) as error:
-        tally.ended = "because it could not go on"
+        tally.ended = "because its workers were lost"
         trouble = str(error)
     finally:
         pool.shutdown()

@@ -98,7 +98,9 @@ def _picture(tally: Tally, out: Path, width: int, height: int) -> RenderableType
     frequent = sorted(tally.causes, key=lambda cause: -cause.count)
     told: list[str] = []
     for cause in frequent[:_CAUSES_PICTURED_MAX]:
-        tests = f"{len(cause.groups)} tests, as {_example(cause)}" if len(cause.groups) > 1 else _example(cause)
+        tests = (
+            f"{len(cause.groups)} tests, for example {_example(cause)}" if len(cause.groups) > 1 else _example(cause)
+        )
         lines = [
             *wrapped(f"{cause.count:>6}x {tests}; report {_report(cause, out)}", " " * 8, width, ""),
             *wrapped(cause.headline, " " * 8, width),
@@ -115,7 +117,7 @@ def _picture(tally: Tally, out: Path, width: int, height: int) -> RenderableType
         wanted = None if tally.wanted is None else tally.wanted * len(tally.tests)
         _add_row(table, "all", tally.total, tally, wanted)
     left = f", {duration(tally.left_s)} left" if tally.left_s is not None else ""
-    parts: list[RenderableType] = [table, Text(f"{duration(tally.elapsed_s)}{left}   Ctrl-C ends it", style="dim")]
+    parts: list[RenderableType] = [table, Text(f"{duration(tally.elapsed_s)}{left}   Ctrl-C to stop", style="dim")]
     parts += [Text(line, style="red") for line in told]
     return Group(*parts)
 

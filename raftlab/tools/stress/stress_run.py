@@ -120,7 +120,7 @@ def _round(
                 tally.ended = "at the first failure (--until-fail)"
                 return False
             if plan.for_s is not None and tally.elapsed_s >= plan.for_s:
-                tally.ended = "when its time was up (--for)"
+                tally.ended = "at the time limit (--for)"
                 return False
     finally:
         for future in pending:
@@ -133,4 +133,4 @@ def _answers(future: Future[list[bytes | Lost]]) -> list[bytes | Lost]:
     except (CannotStart, PoolLost):
         raise
     except (Exception, CancelledError) as error:
-        raise PoolLost(f"the workers are gone: {type(error).__name__}: {error}") from error
+        raise PoolLost(f"the workers were lost: {type(error).__name__}: {error}") from error

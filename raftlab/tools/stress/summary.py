@@ -42,7 +42,7 @@ def headline(tally: Tally) -> str:
 def describe_rate(count: int, runs: int) -> str:
     """`1 run of 200`, as people say it."""
     if count >= runs:
-        return f"every one of {runs:,} runs" if runs > 1 else "the one run made"
+        return f"every one of {runs:,} runs" if runs > 1 else "the only run"
     each = runs / count
     about = f", about one in {math.floor(each + 0.5):,}" if count > 1 and each >= 1.5 else ""
     return f"{count:,} of {runs:,} runs{about}"
@@ -52,7 +52,7 @@ def as_text(tally: Tally, bundle: JobBundle, out: Path, width: int | None = None
     """Sentences are wrapped to `width`, for a terminal; else every one is a line."""
     lines = wrapped(headline(tally), "", width)
     if tally.ended:
-        lines.append(f"It ended {tally.ended}.")
+        lines.append(f"The stress run ended {tally.ended}.")
     for line in (*tally.unverified, *tally.checks_off):
         lines += wrapped(f"{line}.", "", width)
     causes = tally.causes
@@ -62,7 +62,7 @@ def as_text(tally: Tally, bundle: JobBundle, out: Path, width: int | None = None
     for cause in causes[:_CAUSES_SHOWN_MAX]:
         lines += ["", *_describe(cause, tally, bundle, out, width)]
     if len(causes) > _CAUSES_SHOWN_MAX:
-        lines += ["", f"... and {len(causes) - _CAUSES_SHOWN_MAX} more causes, in {short_path(str(out))}/summary.json"]
+        lines += ["", f"... and {len(causes) - _CAUSES_SHOWN_MAX} more causes; see {short_path(str(out))}/summary.json"]
     return "\n".join(lines)
 
 
@@ -84,8 +84,9 @@ def _describe(cause: Cause, tally: Tally, bundle: JobBundle, out: Path, width: i
         lines.append(f"{indent}at {shortest.where}")
     if cause.repeats is False:
         lines += wrapped(
-            "NOT REPEATED in a fresh process: something of one run reached the next (a variable of the module or the "
-            "class), or chance came from outside the seed; pytest --check-determinism may name it",
+            "NOT REPEATED in a fresh process: the peer or the test keeps state between runs (a module or class "
+            "variable), or uses randomness that does not come from the seed; to find the cause, run pytest "
+            "--check-determinism",
             indent,
             width,
         )

@@ -107,7 +107,7 @@ def _omit_middle(rows: list[Row], most: int) -> list[Row]:
     head, tail = rows[: most // 2], rows[most // 2 - most :]
     missing = rows[len(head) : len(rows) - len(tail)]
     span = f"{missing[0].at_ns / 1e9:.4f} s to {missing[-1].at_ns / 1e9:.4f} s"
-    text = f"{len(missing):,} rows are omitted here, {span}; lab timeline shows them all"
+    text = f"{len(missing):,} rows, {span}, are omitted here; lab timeline shows them all"
     return [*head, Row(missing[0].at_ns, missing[0].marks, banner=text, tone="phase"), *tail]
 
 
@@ -193,7 +193,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         dest="import_",
         metavar="FILE",
-        help="show another program's log: lines 'HH:MM:SS.ffffff [id] text'",
+        help="show another program's log, with lines 'HH:MM:SS.ffffff [id] text'",
     )
     out = parser.add_argument_group("files to write")
     out.add_argument("--save", type=Path, metavar="FILE", help="write the trace as JSON lines; show no table")
@@ -207,7 +207,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="TOPIC",
-        help=f"show only this topic: {', '.join(TOPICS)}, or one the peer passes to log() (repeatable)",
+        help=f"show only this topic: {', '.join(TOPICS)}, or a topic that the peer passes to log() (repeatable)",
     )
     what.add_argument("--from", type=float, default=0.0, dest="from_s", metavar="S", help="start at this second")
     what.add_argument("--to", type=float, dest="to_s", metavar="S", help="end at this second")
@@ -216,7 +216,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--follow", type=int, metavar="MESSAGE", help="show only the message of this number and its reply"
     )
     how = parser.add_argument_group("how to show it")
-    how.add_argument("--width", type=int, metavar="COLUMNS", help="width (default: the terminal's, or 120)")
+    how.add_argument(
+        "--width", type=int, metavar="COLUMNS", help="width of the table (default: the terminal's width, or 120)"
+    )
     how.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="use colors (default: auto)")
     how.add_argument("--ascii", action="store_true", default=None, help="use ASCII characters (default when piped)")
     how.add_argument("--unicode", action="store_false", dest="ascii", help="use arrows and bars even when piped")
@@ -233,7 +235,7 @@ def main(args: argparse.Namespace) -> int:
 def _main(args: argparse.Namespace) -> int:
     sources = [source for source in (args.test, args.trace, args.import_) if source is not None]
     if len(sources) != 1:
-        raise TimelineError("name one of TEST, --trace FILE and --import FILE")
+        raise TimelineError("name exactly one of TEST, --trace FILE and --import FILE")
     if args.width is not None and args.width < 40:
         raise TimelineError(f"--width must be at least 40, got {args.width}")
     color = {"auto": None, "always": True, "never": False}[args.color]
@@ -312,7 +314,7 @@ def _show_import(args: argparse.Namespace, color: bool | None, ascii_only: bool 
         if given
     ]
     if refused:
-        raise TimelineError(f"{refused[0]} is not supported with --import: it needs a trace")
+        raise TimelineError(f"{refused[0]} needs a trace, so it is not supported with --import")
     log = read_log(args.import_)
     unknown = sorted(set(args.peer) - set(log.peers))
     if unknown:

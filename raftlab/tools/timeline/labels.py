@@ -292,7 +292,7 @@ def fault_setting(event: Event) -> tuple[str, bool]:
         text = "the network is reliable again" if detail else "the network is unreliable: it loses and delays messages"
         return text, detail
     if kind == conditions.LONG_REORDERING:
-        text = "replies are reordered and up to 2.2 s late" if detail else "replies are not reordered any more"
+        text = "replies are reordered and delayed by up to 2.2 s" if detail else "replies are not reordered any more"
         return text, not detail
     if kind == conditions.LONG_DELAYS:
         return f"a call to an unreachable server takes up to {'7 s' if detail else '0.1 s'} to fail", not detail
@@ -330,13 +330,13 @@ def _link(link: Any) -> tuple[str, bool]:
     if link.latency.max_ms:
         how.append(f"a message takes {_span(link.latency)} more")
     if link.loss:
-        how.append(f"{link.loss:.0%} are lost")
+        how.append(f"{link.loss:.0%} of the messages are lost")
     return (f"{way} {', '.join(how)}", False) if how else (f"the link {way} is restored", True)
 
 
 def _crash_at(peer: str, point: Any) -> str:
     if point.when is None:
-        return f"peer {peer} will not crash at a save or reply any more"
+        return f"peer {peer} no longer crashes at a save or reply"
     moment, what = point.when.split()
-    which = f"its next {what}" if point.nth == 1 else f"{what} number {point.nth} from now"
+    which = f"its next {what}" if point.nth == 1 else f"{what} number {point.nth}, counted from now"
     return f"peer {peer} will crash {moment} {which}"

@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from raftlab.tools.common.text import counted
 from raftlab.tools.timeline.labels import clean
 from raftlab.tools.timeline.rows import Label, Mark, Row, peer_order
 
@@ -66,10 +67,9 @@ class ImportedLog:
     def summary(self) -> str:
         parts = [f"{len(self.entries)} entries of {len(self.peers)} peers"]
         if self.duplicates:
-            parts.append(f"{self.duplicates} duplicate lines dropped")
+            parts.append(f"{counted(self.duplicates, 'duplicate line')} ignored")
         if self.skipped:
-            lines = "1 line" if self.skipped == 1 else f"{self.skipped} lines"
-            parts.append(f"skipped {lines} in another format (the first: {self.first_skipped})")
+            parts.append(f"skipped {counted(self.skipped, 'line')} in another format (the first: {self.first_skipped})")
         return "; ".join(parts)
 
 

@@ -77,7 +77,9 @@ class DaskPool:
             if type(error).__name__ == "KilledWorker" and tries > 1:
                 self._send(requests, limit_s, future, tries - 1)
             elif error is not None:
-                future.set_exception(PoolLost(f"the cluster gave runs up: {type(error).__name__}: {error}"))
+                future.set_exception(
+                    PoolLost(f"the Dask cluster did not finish the runs: {type(error).__name__}: {error}")
+                )
             elif isinstance(remote.result(), str):
                 future.set_exception(CannotStart(remote.result()))
             else:

@@ -125,7 +125,7 @@ class WorkerProcess:
                 fruitless += 1
                 self._end()
                 if fruitless > _FRUITLESS_MAX:
-                    raise CannotStart("workers die before they begin to run")
+                    raise CannotStart("worker processes die before they can run anything")
             else:
                 answers.append(self._loss(late=line is None))
                 fruitless = 0

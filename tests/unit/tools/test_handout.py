@@ -428,7 +428,7 @@ def test_force_keeps_the_students_files(tmp_path, capsys):
     code, said, _ = lab_handout(tmp_path, "--force", capsys=capsys)
     assert code == 0
     assert said.splitlines() == [
-        f"kept {tmp_path}/raft/raft.py: it differs from the handout's",
+        f"kept {tmp_path}/raft/raft.py: it differs from the file in the handout",
         f"wrote {len(handout.files()) - 1} files to {tmp_path}; start with its README.md",
     ]
     assert (tmp_path / "raft" / "raft.py").read_text() == "class Raft: ..."

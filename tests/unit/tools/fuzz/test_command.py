@@ -63,7 +63,7 @@ def test_what_fails_before_the_first_step_is_said_so(tmp_path, capsys):
     assert lab("fuzz", "--raft", peer, "--runs", 5, "--seed", 1, "--jobs", 1, "--out", tmp_path / "out") == 1
     out = capsys.readouterr().out
     assert "  NotImplementedError: 2A: _ticker\n" in out
-    assert "  It failed before the first step, so every test fails the same way.\n" in out
+    assert "  The peer failed before the first step, so every test fails the same way.\n" in out
     assert not (tmp_path / "out").exists()
 
 

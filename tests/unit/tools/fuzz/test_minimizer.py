@@ -48,7 +48,7 @@ def test_a_peer_that_gets_nowhere_is_found(tmp_path):
     find, _ = fuzzed("identical-timers", tmp_path, limit_s=1)  # each try takes all the time that is given to a peer
     assert find.outcome.ending == "expectation"
     assert find.steps[-1] == PROGRESS
-    assert find.summary == "Gets nowhere"
+    assert find.summary == "Makes no progress"
     assert any("there was none for 5 s" in line for line in find.outcome.report.splitlines())
     assert find.title.startswith("no-progress-")
 

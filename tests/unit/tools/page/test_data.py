@@ -235,7 +235,7 @@ def test_the_command_writes_a_page(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "name one of TEST and --trace FILE"),
+        ([], "name either TEST or --trace FILE"),
         (["2a", "--seed", 1], "2a matches "),
         (["test_none"], "no test matches 'test_none'"),
         (

@@ -124,12 +124,12 @@ def test_changed_code_is_named(failed):
     failed.write_text(failed.read_text().replace("assert seed != 5", "assert seed != 6"))
     result = replay(TEST, "--seed", "5", "--raft", failed)
     assert result.returncode == 0
-    assert "Not the recorded run: these have changed since: peer/raft.py." in result.stdout
+    assert "Not the recorded run: these parts have changed since then: peer/raft.py." in result.stdout
 
 
 def test_change_without_effect_is_named(failed):
     failed.write_text(failed.read_text() + "\n# a comment\n")
-    assert "Same run as recorded, although these have changed since: peer/raft.py." in (
+    assert "Same run as recorded, although these parts have changed since then: peer/raft.py." in (
         replay(TEST, "--seed", "5", "--raft", failed).stdout
     )
 
@@ -158,7 +158,7 @@ def test_run_that_ended_its_process_is_announced(tmp_path):
     assert lab("stress", TEST, "--runs", "1", "--seed-start", "5", "--jobs", "1", "--raft", peer) == 1
     result = replay(TEST, "--seed", "5", "--raft", peer)
     assert result.returncode == 3
-    assert "When it was recorded, this run ended its process:" in result.stdout
+    assert "When this run was recorded, it ended its process:" in result.stdout
     assert "ended itself with exit status 3 during the run" in result.stdout
 
 
@@ -209,9 +209,7 @@ def test_pdb_opens_in_the_peer_below_the_failing_service(tmp_path):
     said = replay("test_basic_agree_2b", "--seed", "5", "--raft", peer, "--pdb", input=asked)
     assert said.returncode == 1
     (number,) = re.findall(r"^Stopped at \S+ s \(virtual\) in service \d of peer (\d)\.", said.stdout, re.MULTILINE)
-    assert re.search(
-        rf"^You are in Thread-\d+ \(_applier\) of peer {number}, which is waiting;", said.stdout, re.MULTILINE
-    )
+    assert re.search(rf"^Now in Thread-\d+ \(_applier\), a waiting thread of peer {number};", said.stdout, re.MULTILINE)
     assert "('Raft', 'applied', 1)" in said.stdout
 
 
@@ -224,6 +222,6 @@ def test_pdb_opens_in_the_peer_that_broke_the_rule(tmp_path):
     peer.write_text(source.replace(save, "        pass\n"))
     said = replay("test_persist1_2c", "--seed", "5", "--raft", peer, "--pdb", input="p ('me', self.me)\npeer 0\nq\n")
     (number,) = set(re.findall(r"Peer (\d) replied before it saved", said.stdout))
-    assert f" of peer {number}, which is waiting; " in said.stdout
+    assert f", a waiting thread of peer {number}; " in said.stdout
     assert f"('me', {number})" in said.stdout
     assert re.search(r"In Thread-\d+ \(_\w+\) of peer 0:\n> ", said.stdout)

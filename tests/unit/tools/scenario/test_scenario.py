@@ -53,7 +53,7 @@ def test_output_is_compared_and_rewritten(vote, capsys):
     vote.write_text(f"{VOTE}----\nsomething else\n\nheal\n")
     assert lab("scenario", vote) == 0
     assert lab("scenario", vote, "--compare") == 1
-    assert f"FAILED {vote}:6: the output of show differs. It is:" in capsys.readouterr().out
+    assert f"FAILED {vote}:6: the output of `show` differs from the expected lines. It is:" in capsys.readouterr().out
     assert lab("scenario", vote, "--rewrite") == 0
     assert vote.read_text() == f"{VOTE}----\n{SHOWN}\nheal\n"
     assert lab("scenario", vote, "--compare") == 0
@@ -139,7 +139,7 @@ def test_prompt_can_quit_and_skip_steps(vote):
     assert code == 0
     assert "skipped: deliver 0->1 vote" in out
     assert "  elect 0 with 1 2" in out
-    assert out.endswith(f"{vote}: 4 of its 4 steps were skipped\n")
+    assert out.endswith(f"{vote}: 4 of 4 steps were skipped\n")
 
 
 def test_prompt_continues_after_a_failed_expectation(vote):

@@ -58,7 +58,7 @@ def test_shrinking_a_broken_rule_is_repeatable():
     left, again = (shrunk(path, test, scenario=False) for _ in range(2))
     assert (left.rule, left.best.outcome.name) == ("saved-before-reply", "saved-before-reply")
     assert left.best.events * 3 < left.original.events
-    assert left.header == "To reproduce it, with 2 servers"
+    assert left.header == "To reproduce the failure with 2 servers"
     assert [line.partition("s  ")[2] for line in left.reproduction_steps] == ["peer 0 is given the command 1"]
     assert (again.best.run.digest, again.reproduction_steps) == (left.best.run.digest, left.reproduction_steps)
 
@@ -104,9 +104,9 @@ def test_fuzzing_finds_a_scenario_if_none_is_short(tmp_path):
     assert attempts.run_plan(best.plan).run.digest == best.run.digest
     left = ShrinkResult(original, best, 1, finished=True, scenario=scenario, from_fuzzing=True)
     said = render(left, write(left, test, 0, tmp_path / "out", raft=str(path)), test.name, 0, {})
-    assert f"scenario  out/{test.name}-0.scenario, another run that breaks the same rule:" in said
+    assert f"scenario  out/{test.name}-0.scenario, from another run that breaks the same rule:" in said
     peers = parse_script("\n".join(scenario), "x.scenario").peers
-    assert f"To reproduce it, with {peers} servers" in said
+    assert f"To reproduce the failure with {peers} servers" in said
 
 
 def test_removing_time_reduces_link_delay():
@@ -202,7 +202,7 @@ def test_command_prints_steps_and_files(capsys, tmp_path):
     figures = json.loads((tmp_path / "figures").read_text())
     out = capsys.readouterr().out
     assert out.startswith("test_persist1_2c  seed 0\n  ")
-    assert "\n  To reproduce it, with 2 servers:\n    0." in out
+    assert "\n  To reproduce the failure with 2 servers:\n    0." in out
     assert f"\n  It breaks saved-before-reply at {figures['told'][-1].partition(' at ')[2]}\n" in out
     assert f"\n  {figures['events']} of {figures['events_before']} events remain, after " in out
     assert "\n  timeline  build/shrunk/test_persist1_2c-0.txt\n" in out
@@ -257,7 +257,7 @@ def test_run_of_steps_is_described_by_its_steps(tmp_path):
     steps = ["peers 2", "campaign 0", "deliver 0->1 vote", "expect 1 voted 0"]
     play = RecordedSchedule({"servers": 2}, False, [], 0, steps=steps)
     attempt = Attempt(RunPlan(Choices(), play), Run(0), Outcome(ending=Ending.RULE), None, ScheduleRecording())
-    assert reproduction_header(attempt) == "To reproduce it, with 2 servers"
+    assert reproduction_header(attempt) == "To reproduce the failure with 2 servers"
     assert reproduction_steps(attempt) == steps[1:]
     write_choices(tmp_path / "x.choices", Choices(), test="test_x_2a", digest="", play=play)
     header, _ = read_choices(tmp_path / "x.choices")

@@ -88,7 +88,7 @@ def test_until_fail_and_for_end_a_campaign_without_limit():
     tally = Tally(["a"], 0)
     run_stress(FakePool(), SETUP, Plan(None, for_s=0.1), tally, lambda: None)
     assert 0.1 <= tally.elapsed_s < 5
-    assert tally.ended == "when its time was up (--for)"
+    assert tally.ended == "at the time limit (--for)"
 
 
 def test_a_pool_that_is_lost_ends_it_and_keeps_what_was_counted():
@@ -190,7 +190,7 @@ def test_rates_read_as_people_say_them():
     assert describe_rate(1, 200) == "1 of 200 runs"
     assert describe_rate(5, 1000) == "5 of 1,000 runs, about one in 200"
     assert describe_rate(7, 7) == "every one of 7 runs"
-    assert describe_rate(1, 1) == "the one run made"
+    assert describe_rate(1, 1) == "the only run"
 
 
 def test_a_line_names_the_service_for_tests_of_one_alone():

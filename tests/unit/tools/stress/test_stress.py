@@ -174,7 +174,7 @@ KEPT = "import labsim\nSEEN = vars(labsim).setdefault('seen', set())"
 def test_a_failure_that_a_fresh_process_does_not_repeat_is_told_as_such(tmp_path, capsys):
     peer = make_peer(tmp_path / "peer", "SEEN.add(seed)\nassert len(SEEN) < 4", in_module=KEPT)
     assert lab("stress", ASKS, "--runs", "6", "--jobs", "1", "--raft", peer, "--out", tmp_path) == 1
-    assert "NOT REPEATED in a fresh process: something of one run reached the next" in capsys.readouterr().out
+    assert "NOT REPEATED in a fresh process: the peer or the test keeps state between runs" in capsys.readouterr().out
     assert summary(tmp_path)["causes"][0]["repeats"] is False
 
 
@@ -226,7 +226,7 @@ def test_until_fail_ends_at_the_first_failure(tmp_path, capsys):
     assert lab("stress", ASKS, *options, "--raft", peer, "--out", tmp_path) == 1
     result = summary(tmp_path)
     assert result["failed"] == 1 and 50 <= result["runs"] < 150
-    assert "It ended at the first failure (--until-fail)." in capsys.readouterr().out
+    assert "The stress run ended at the first failure (--until-fail)." in capsys.readouterr().out
 
 
 # ---- one folder, one campaign --------------------------------------------------------------------------------
@@ -274,7 +274,7 @@ def test_an_interrupt_ends_it_at_once_with_the_summary_so_far(sent, tmp_path):
     wait_until(lambda: all(gone(pid) for pid in workers))
     if sent != signal.SIGKILL:
         assert process.returncode == 130
-        assert "It ended when it was interrupted." in said
+        assert "The stress run ended when it was interrupted." in said
         assert f"{summary(tmp_path)['runs']:,} run" in said
 
 
@@ -298,7 +298,10 @@ def test_the_shortest_run_of_a_cause_is_shrunk_and_told(tmp_path, capsys):
     options = ["--runs", "1", "--seed-start", "0", "--jobs", "1", "--raft", mutant.write(tmp_path), "--shrink", "4"]
     assert lab("stress", "test_persist1_2c", *options, "--out", tmp_path / "out") == 1
     out = capsys.readouterr().out
-    assert f"     shrunk  {tmp_path}/out/shrunk/test_persist1_2c-0.txt\n     To reproduce it, with 2 servers:\n" in out
+    assert (
+        f"     shrunk  {tmp_path}/out/shrunk/test_persist1_2c-0.txt\n     To reproduce the failure with 2 servers:\n"
+        in out
+    )
     (cause,) = summary(tmp_path / "out")["causes"]
     assert len(cause["recipe"]) == 3
     assert (tmp_path / "out/shrunk/test_persist1_2c-0.choices").exists()

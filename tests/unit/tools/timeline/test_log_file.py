@@ -53,7 +53,7 @@ def test_lines(tmp_path):
         ("13:43:33.500000", "1", "becomes Leader; term=1"),
     ]
     assert log.summary() == (
-        "4 entries of 3 peers; 1 duplicate lines dropped; "
+        "4 entries of 3 peers; 1 duplicate line ignored; "
         "skipped 3 lines in another format (the first: line 1, '> go test -run TestElection')"
     )
     assert {peer: mark.role for peer, mark in log.rows()[-1].marks.items()} == {

@@ -25,7 +25,7 @@ ACTS = {
     ),
     conditions.LONG_REORDERING: (
         lambda cfg: cfg.set_long_reordering(True),
-        "replies are reordered and up to 2.2 s late",
+        "replies are reordered and delayed by up to 2.2 s",
         lambda cfg: cfg.set_long_reordering(False),
         "replies are not reordered any more",
     ),
@@ -49,7 +49,7 @@ ACTS = {
     ),
     conditions.LINK: (
         lambda cfg: cfg.link(0, 1, loss=0.5, latency_ms=(3, 4)),
-        "from 0 to 1 a message takes 3–4 ms more, 50% are lost",
+        "from 0 to 1 a message takes 3–4 ms more, 50% of the messages are lost",
         lambda cfg: cfg.link(0, 1, loss=0, latency_ms=(0, 0)),
         "the link from 0 to 1 is restored",
     ),
@@ -61,9 +61,9 @@ ACTS = {
     ),
     events.CRASH_AT: (
         lambda cfg: cfg.crash_at(1, "before save", nth=99),
-        "peer 1 will crash before save number 99 from now",
+        "peer 1 will crash before save number 99, counted from now",
         lambda cfg: cfg.crash_at(1, None),
-        "peer 1 will not crash at a save or reply any more",
+        "peer 1 no longer crashes at a save or reply",
     ),
     events.SLOW_DISKS: (
         lambda cfg: cfg.slow_disks(5, 9),

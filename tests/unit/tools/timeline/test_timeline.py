@@ -512,7 +512,7 @@ def test_long_run_omits_its_middle(rejoin):
     whole = draw(rejoin, legend=False).splitlines()
     text = draw(rejoin, max_rows=10, ending="FAILED: for a reason", legend=False).splitlines()
     assert text[:3] == whole[:3]
-    (left_out,) = [line for line in text if f"== {rows - 10:,} rows are omitted here, " in line]
+    (left_out,) = [line for line in text if f"== {rows - 10:,} rows, " in line and "are omitted here; " in line]
     assert "; lab timeline shows them all ==" in left_out
     assert text[-3].split() == whole[-2].split() and "-- FAILED: for a reason -" in text[-2]
     assert draw(rejoin, max_rows=rows, legend=False).splitlines() == whole
@@ -599,8 +599,8 @@ def test_timeline_of_a_failed_test_ends_with_the_failure(lab, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "name one of TEST, --trace FILE and --import FILE"),
-        (["x", "--trace", "y"], "name one of "),
+        ([], "name exactly one of TEST, --trace FILE and --import FILE"),
+        (["x", "--trace", "y"], "name exactly one of "),
         (["test_nothing"], "no test matches 'test_nothing'"),
         (["2a"], " tests; name one: test_initial_election_2a, "),
         (["--trace", "/nowhere"], "/nowhere: No such file or directory"),
@@ -608,7 +608,10 @@ def test_timeline_of_a_failed_test_ends_with_the_failure(lab, tmp_path):
         (["test_initial_election_2a", "--width", "10"], "--width must be at least 40, got 10"),
         (["test_initial_election_2a", "--raft", "/nowhere.py"], "/nowhere.py: no such file"),
         (["test_initial_election_2a", "--save", "/nowhere/x"], "/nowhere/x: No such file or directory"),
-        (["--import", "/nowhere", "--topic", "election"], "--topic is not supported with --import"),
+        (
+            ["--import", "/nowhere", "--topic", "election"],
+            "--topic needs a trace, so it is not supported with --import",
+        ),
     ],
 )
 def test_mistakes_are_one_line_and_exit_2(lab, arguments, message):

@@ -96,7 +96,7 @@ def test_who_retires_is_replaced_and_no_request_is_lost(start):
     assert asked(worker, "a", "tired", "b") == ["A 1", "TIRED 1", "B 2"]
     assert asked(worker, "last") == ["LAST 3"]
     assert asked(worker, "c", "d") == ["C 1", "D 2"]
-    with pytest.raises(CannotStart, match="workers die before they begin to run"):
+    with pytest.raises(CannotStart, match="worker processes die before they can run anything"):
         asked(worker, "always")
 
 
