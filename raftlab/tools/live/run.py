@@ -115,6 +115,7 @@ class RunReply(msgspec.Struct, omit_defaults=True):
     cannot: str = ""  # why there is no run
     ended: str = ""  # how the run ended, in a line
     rule: str = ""  # that was violated
+    snapshots: bool = True  # whether the peer can make snapshots
     edit: Edit | None = None  # the choice that was asked for
 
 
@@ -165,6 +166,11 @@ def script_of(setup: Setup) -> Script:
     return script
 
 
+def without_snapshots(header: str) -> str:
+    """The header for a peer that has no snapshot() yet."""
+    return "\n".join(line for line in header.splitlines() if line.split() != ["snapshots"])
+
+
 def serve(connection: Connection, setup: Setup, steps: list[str]) -> None:
     """The body of the process: a run with these steps, then what is asked for, until it ends or the asker is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server
@@ -194,7 +200,8 @@ def finish(connection: Connection, setup: Setup, steps: list[str]) -> None:
 def _played_out(setup: Setup, steps: list[str], launcher: PeerLauncher) -> Finished:
     recorder = TransitRecorder(_source_of(setup))
     if setup.test is None:
-        test = make_lab_test(parse_script("\n".join([setup.header, *(steps or ["show"])]), setup.file))
+        header = setup.header if launcher.has_method("snapshot") else without_snapshots(setup.header)
+        test = make_lab_test(parse_script("\n".join([header, *(steps or ["show"])]), setup.file))
     else:
         interventions = Interventions(setup.test.crashes, setup.test.taken_over_at, steps)
         test = with_interventions(_test_of(setup.test), interventions)
@@ -371,7 +378,9 @@ class _LiveRun:
 
     def _send(self, refused: str = "") -> None:
         summary = {"test": self._title, "seed": self._setup.seed, "ends_ns": self._simulation.now_ns}
-        self._connection.send(RunReply(self._moments, b"" if refused else self._data(summary), refused))
+        self._connection.send(
+            RunReply(self._moments, b"" if refused else self._data(summary), refused, snapshots=self._snapshots)
+        )
         self._moments = []
 
     def _send_end(self, run: Run) -> None:
@@ -395,6 +404,7 @@ class _LiveRun:
                 _encoded(page_data(self._trace, summary, self._watch)),
                 ended=ended,
                 rule=str(summary.get("rule") or ""),
+                snapshots=self._snapshots,
             ),
         )
 

@@ -20,7 +20,19 @@ from typing import Any
 import msgspec
 
 from raftlab.scenarios.text import ScriptError, parse_step
-from raftlab.tools.live.run import CHANGES, Edit, Finished, Moment, RunReply, Setup, WhatIf, finish, script_of, serve
+from raftlab.tools.live.run import (
+    CHANGES,
+    Edit,
+    Finished,
+    Moment,
+    RunReply,
+    Setup,
+    WhatIf,
+    finish,
+    script_of,
+    serve,
+    without_snapshots,
+)
 from raftlab.trace.events import ANSWER, APPLY, LOG, PHASE, STARTED, STEP
 from raftlab.trace.operations import CrashHere
 
@@ -91,6 +103,7 @@ class Branch(msgspec.Struct):
     data: bytes = b""
     ended: str = ""
     rule: str = ""
+    snapshots: bool = True
     note: str = ""  # how it came about, where that is not a step
     beside: int | None = None  # the branch that it is compared with
 
@@ -278,7 +291,7 @@ class Session:
                 raise SessionError("this branch begins with a test, so it is saved as choices")
             seed = "" if setup.seed == 1 else f"# Play it with --seed {setup.seed}.\n"
             title = f"# {branch.name}, from a live page.\n"
-            header = setup.header.strip("\n")
+            header = (setup.header if branch.snapshots else without_snapshots(setup.header)).strip("\n")
             ends = f"# Here the run ends: {branch.ended}\n" if branch.ended else ""
             steps = branch.steps or ["show"]
             return "\n".join([f"{title}{seed}{header}", *steps, ""]) + ends
@@ -359,7 +372,7 @@ class Session:
     def _take(self, branch: Branch, process: _Process, reply: RunReply) -> None:
         branch.moments += reply.moments
         branch.data = reply.data
-        branch.ended, branch.rule = reply.ended, reply.rule
+        branch.ended, branch.rule, branch.snapshots = reply.ended, reply.rule, reply.snapshots
         if branch.ended and branch.setup.is_stepped:
             process.close()
             return

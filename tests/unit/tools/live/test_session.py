@@ -231,6 +231,16 @@ def test_a_peer_that_fails_as_it_is_made_is_said_with_its_line(session, tmp_path
         session.open(setup(tmp_path / "raft.py"))
 
 
+def test_a_peer_without_snapshots_is_played_without_them(session, tmp_path):
+    source = REFERENCE.read_text().replace("def snapshot(", "def _no_snapshot(")
+    (tmp_path / "raft.py").write_text(source)
+    branch = do(session, session.open(setup(tmp_path / "raft.py")), "campaign 0")
+    assert can(branch.moments[-1], "snapshot 0 ") == "the run has no snapshots (2D)"
+    assert "snapshots" not in session.scenario(branch.id)
+    assert not session.finished(branch.id).failed
+    assert not played(session, branch, tmp_path / "raft.py")[1].failed
+
+
 def test_another_run_begins_with_its_own_header(session):
     branch = session.open(setup())
     new = session.open_like(branch.id, "peers 5\nlogs 0: 1\nlogs 1: 1\nlogs 2: 1", "five")
