@@ -130,7 +130,8 @@ class Session:
     def open_like(self, branch_id: int, header: str, name: str) -> Branch:
         """A new run that begins with this header, of the same peer as that branch."""
         with self._lock:
-            setup = msgspec.structs.replace(self.branch(branch_id).setup, header=header, file="new.scenario")
+            like = self.branch(branch_id).setup
+            setup = msgspec.structs.replace(like, header=header, file="new.scenario", test=None)
             try:
                 script_of(setup)
             except ScriptError as error:

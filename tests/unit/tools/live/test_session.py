@@ -286,6 +286,12 @@ def test_a_run_is_taken_over_at_any_event(session, failed):
             session.take_over(failed.id, bad)
 
 
+def test_another_run_can_be_begun_beside_a_test(session, failed):
+    new = session.open_like(failed.id, "peers 3", "nothing")
+    do(session, new, "campaign 0")
+    assert new.setup.test is None and "campaign 0" in session.scenario(new.id)
+
+
 def test_one_choice_is_changed_and_the_others_stay(session, failed):
     event = place_of(failed, "deliver")
     for what in CHANGES:
