@@ -26,42 +26,53 @@ class _Node:
         self.durable: Knowledge = ((0,) * servers, (None,) * servers)  # at its last save
         self.merged: dict[str, Knowledge] = {}  # by sender: what arrived last
 
+    def refresh(self) -> Knowledge:
+        known = self.knowledge = (tuple(self.clock), tuple(self.disks))
+        return known
+
+
+class _NodesByName(dict[str, _Node]):
+    # A dict and not a method: every message uses it.
+    def __init__(self, servers: int) -> None:
+        super().__init__()
+        self.servers = servers
+
+    def __missing__(self, name: str) -> _Node:
+        node = self[name] = _Node(self.servers)
+        return node
+
 
 class Causality:
     def __init__(self, servers: int) -> None:
         self._servers = servers
-        self._nodes: dict[str, _Node] = {}
+        self._nodes = _NodesByName(servers)
+        # By message, what its sender knew.
         self._requests: dict[int, Knowledge] = {}
         self._replies: dict[int, Knowledge] = {}
 
-    def _node(self, name: str) -> _Node:
-        node = self._nodes.get(name)
-        if node is None:
-            node = self._nodes[name] = _Node(self._servers)
-        return node
-
-    def _known(self, name: str) -> Knowledge:
-        node = self._node(name)
-        if node.knowledge is None:
-            node.knowledge = (tuple(node.clock), tuple(node.disks))
-        return node.knowledge
-
     def record_send(self, event: Event) -> None:
-        self._requests[event.message] = self._known(event.node)
+        node = self._nodes[event.node]
+        self._requests[event.message] = node.knowledge or node.refresh()
 
     def record_delivery(self, event: Event) -> None:
-        self._merge(event.node, event.detail.source, self._requests.get(event.message))
+        known = self._requests.get(event.message)
+        node = self._nodes[event.node]
+        source = event.detail.source
+        if known is not None and node.merged.get(source) is not known:
+            self._merge(node, source, known)
 
     def record_answer(self, event: Event) -> None:
-        self._replies[event.message] = self._known(event.node)
+        node = self._nodes[event.node]
+        self._replies[event.message] = node.knowledge or node.refresh()
 
     def record_reply(self, event: Event) -> None:
-        self._merge(event.node, event.detail.target, self._replies.get(event.message))
+        known = self._replies.get(event.message)
+        node = self._nodes[event.node]
+        source = event.detail.target
+        if known is not None and node.merged.get(source) is not known:
+            self._merge(node, source, known)
 
-    def _merge(self, name: str, source: str, known: Knowledge | None) -> None:
-        node = self._node(name)
-        if known is None or node.merged.get(source) is known:
-            return
+    def _merge(self, node: _Node, source: str, known: Knowledge) -> None:
         node.merged[source] = known
         clock, disks = known
         for server in range(self._servers):
@@ -79,19 +90,19 @@ class Causality:
 
     def record_save(self, server: str) -> None:
         self._tick(server)
-        node = self._node(server)
+        node = self._nodes[server]
         node.disks[int(server)] = tuple(node.clock)
-        node.durable = self._known(server)
+        node.durable = node.refresh()
 
     def _tick(self, server: str) -> int:
-        node = self._node(server)
+        node = self._nodes[server]
         node.clock[int(server)] += 1
         node.knowledge = None
         return node.clock[int(server)]
 
     def record_crash(self, server: str) -> None:
         """It knows what is on its disk, and nothing else."""
-        node = self._node(server)
+        node = self._nodes[server]
         own = node.clock[int(server)]
         clock, disks = node.durable
         node.clock, node.disks = list(clock), list(disks)
@@ -101,5 +112,5 @@ class Causality:
 
     def may_have_saved(self, observer: str, starter: str, call: int) -> list[str]:
         """The servers that saved after they could know of that start(), by saves that the observer can know of."""
-        disks = self._node(observer).disks
+        disks = self._nodes[observer].disks
         return [str(server) for server, disk in enumerate(disks) if disk is not None and disk[int(starter)] >= call]
