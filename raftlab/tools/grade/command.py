@@ -407,6 +407,7 @@ def _summary(results: Sequence[Result], class_list: ClassList, progress: GradePr
         ("could not be run", [r.name for r in results if r.problem]),
         ("unverified", [r.name for r in results if r.unverified]),
         ("violated the sandbox protocol", [r.name for r in results if r.misbehaved]),
+        ("capped, because safety is violated", [r.name for r in results if r.cap is not None]),
         ("overridden", [r.name for r in results if r.override is not None]),
         ("no submission", [r.name for r in class_list.missing(results)]),
         ("not in the roster", class_list.unknown(results)),

@@ -29,7 +29,7 @@ from raftlab.tools.grade.pages.submission import submission_page
 from raftlab.tools.grade.submission_loader import Submission
 from raftlab.tools.grade.values.class_list import NO_CLASS_LIST, ClassList
 from raftlab.tools.grade.values.overrides import Override
-from raftlab.tools.grade.values.results import Artifacts, Result, TestResult, override_text, points
+from raftlab.tools.grade.values.results import Artifacts, Result, TestResult, cap_text, override_text, points
 from raftlab.tools.grade.values.roster import Student
 from raftlab.tools.grade.values.store import write_whole
 
@@ -90,9 +90,9 @@ def write_class(
 
 
 def as_gradescope(result: Result) -> dict[str, Any]:
-    """Only with a total if it differs from the sum of the tests, which would reveal hidden tests."""
+    """Has a total only if it differs from the sum of the tests, which would reveal hidden tests."""
     return {
-        **({"score": result.score} if result.score != result.earned else {}),
+        **({"score": result.score} if result.score != result.earned_by_tests else {}),
         "output": "\n".join(_header_lines(result)),
         "output_format": "text",
         "stdout_visibility": "hidden",
@@ -115,8 +115,7 @@ def as_gradescope(result: Result) -> dict[str, Any]:
 
 def _header_lines(result: Result) -> list[str]:
     lines = [result.problem] if result.problem else []
-    if result.override is not None:
-        lines.append(override_text(result))
+    lines += filter(None, (cap_text(result, full=False), override_text(result)))
     lines += [*result.unverified_because, *result.remarks]
     shown = [test for test in result.tests if test.test.visibility == "visible" and test.test.counts]
     earned, possible = sum(test.earned for test in shown), sum(test.possible for test in shown)

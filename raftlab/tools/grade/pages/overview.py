@@ -82,8 +82,12 @@ def _share(result: Result) -> float:
 
 
 def _full_marks(result: Result) -> bool:
-    return bool(result.tests) and all(
-        test.skipped or (test.passed and test.earned >= test.possible) for test in result.tests if test.test.counts
+    return (
+        bool(result.tests)
+        and result.score >= result.score_max
+        and all(
+            test.skipped or (test.passed and test.earned >= test.possible) for test in result.tests if test.test.counts
+        )
     )
 
 
@@ -208,6 +212,7 @@ def _flags(result: Result) -> list[str]:
         "could not be loaded": Ending.UNLOADABLE in endings,
         "killed at a limit": Ending.FORCED in endings,
         "process died": Ending.DIED in endings,
+        "score capped: safety violated": result.cap is not None,
         "unverified": result.unverified,
         _OVERRIDDEN: result.override is not None,
         _NOT_COUNTED: bool(result.instead),

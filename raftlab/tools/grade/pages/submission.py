@@ -36,6 +36,7 @@ from raftlab.tools.grade.values.results import (
     Artifacts,
     Result,
     TestResult,
+    cap_text,
     override_text,
     points,
 )
@@ -153,7 +154,7 @@ def submission_page(result: Result, title: str, *, full: bool, pages: str = "") 
     handed_in = el("p", "Submitted as ", el("bdi", clipped(file, 200)), class_="faint small under") if file else ""
     body = [
         el("header", el("p", title, class_="over"), name, student, handed_in),
-        _notes(result),
+        _notes(result, full=full),
         _score(tests, parts),
     ]
     seen = [test for test in result.tests if test.test.visibility == "visible"]
@@ -169,11 +170,13 @@ def submission_page(result: Result, title: str, *, full: bool, pages: str = "") 
     return page(f"{who}: {title}", body)
 
 
-def _notes(result: Result) -> Html:
+def _notes(result: Result, *, full: bool) -> Html:
     boxes = []
     if result.problem:
         boxes.append(_box("This submission could not be run", el("p", result.problem), bad=True))
-    if result.override is not None and override_text(result):
+    if result.cap is not None:
+        boxes.append(_box("Capped score", el("p", cap_text(result, full=full)), bad=True))
+    if override_text(result):
         boxes.append(_box("From the course staff", el("p", override_text(result))))
     if result.instead:
         boxes.append(_box("Another submission counts", el("p", f"{result.instead} counts instead of this submission.")))

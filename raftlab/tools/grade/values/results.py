@@ -16,7 +16,7 @@ from msgspec.structs import replace as replaced
 from raftlab.harness.outcome import FAILED, Ending, Outcome
 from raftlab.tools.grade.values.overrides import Override
 from raftlab.tools.grade.values.roster import Student
-from raftlab.tools.grade.values.rubric import GradedTest, apportion
+from raftlab.tools.grade.values.rubric import SAFETY_RULES, GradedTest, apportion
 
 PROVENANCE = "provenance.json"  # how the results were made; beside the overview
 
@@ -88,6 +88,11 @@ class TestResult:
         return self.verdict == Ending.PASSED or (self.verdict == Ending.UNVERIFIED and self.test.unverified_share > 0)
 
     @property
+    def safety_rules(self) -> list[str]:
+        """The violated ones, also if the test has passed by its pass rate."""
+        return sorted({run.rule for run in self.runs if run.rule in SAFETY_RULES}) if self.test.counts else []
+
+    @property
     def skipped(self) -> bool:
         return self.verdict == Ending.SKIPPED
 
@@ -145,9 +150,19 @@ class Result:
     instead: str = ""  # the student's submission that counts, if it is not this one
 
     @property
-    def earned(self) -> float:
-        """By the tests, before any override."""
+    def earned_by_tests(self) -> float:
         return round(sum(test.earned for test in self.tests), 2)
+
+    @property
+    def earned(self) -> float:
+        """At most the cap for safety violations. Before any override."""
+        return self.earned_by_tests if self.cap is None else min(self.earned_by_tests, self.cap)
+
+    @property
+    def cap(self) -> float | None:
+        """The most that can be earned, because a safety rule was violated; None: everything."""
+        share = min((test.test.safety_share for test in self.tests if test.safety_rules), default=1.0)
+        return None if share == 1.0 else round(share * self.score_max, 2)
 
     @property
     def score(self) -> float:
@@ -214,6 +229,17 @@ def without_skipped_points(tests: Sequence[TestResult]) -> list[TestResult]:
 def has_other_name_than_file(name: str, file: str) -> bool:
     """Whether a submission's name is not simply its file's, as ann_2 for ann.zip beside ann.py."""
     return bool(file) and not file.startswith(name)
+
+
+def cap_text(result: Result, *, full: bool) -> str:
+    """Why the score is capped, or "". Not `full`: for the student, without names from hidden tests."""
+    if result.cap is None:
+        return ""
+    found = [(rule, test.test) for test in result.tests for rule in test.safety_rules]
+    rules = [f"{rule} in {test.name}" for rule, test in found if full or test.show_all]
+    if len(rules) < len(found):
+        rules.append("a safety rule in a test that is not shown")
+    return f"Safety is violated, so the score is at most {points(result.cap)}: {', '.join(rules)}."
 
 
 def override_text(result: Result) -> str:

@@ -39,6 +39,33 @@ FUZZ = "fuzz"  # the part of random runs (docs/student/fuzz.md)
 _RACES = " with races"  # at the end of such a test's name
 
 
+# Figure 3's properties and what they rest on: a peer that violates one can lose or change a committed command.
+SAFETY_RULES = frozenset(
+    (
+        "one-vote",
+        "earned-leadership",
+        "one-leader",
+        "terms-never-fall",
+        "up-to-date-vote",
+        "log-matching",
+        "leader-append-only",
+        "success-means-match",
+        "acknowledged-stay",
+        "earned-commit",
+        "leader-completeness",
+        "applies-only-committed",
+        "applied-on-majority",
+        "saved-before-reply",
+        "saved-before-campaign",
+        "saved-before-counting",
+        "snapshot-stays",
+        "state-machine-safety",
+        "apply-order",
+        "linearizability",
+    )
+)
+
+
 class RubricError(Exception):
     """The rubric cannot be used; the text names the file, the line's key and its legal values."""
 
@@ -76,13 +103,17 @@ class Checks(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     # Skipped, because it does not apply to the design: "exclude" does not count it, "fail" gives nothing.
     skipped: Literal["exclude", "fail"] = "exclude"
 
-    @property
-    def unverified_share(self) -> float | None:
-        """The share of points of an unverified test; None if the value is invalid."""
-        cap = re.fullmatch(r"cap:(\d\d?)", self.undecodable)
+    # One of SAFETY_RULES was violated in any test: "allow" costs only that test, "cap:60" gives at most 60 % of all
+    # points, "refuse" none.
+    safety_violation: str = "allow"
+
+    @staticmethod
+    def share(text: str) -> float | None:
+        """The share of points; None if the text is invalid."""
+        cap = re.fullmatch(r"cap:(\d\d?)", text)
         if cap:
             return int(cap[1]) / 100
-        return {"refuse": 0.0, "allow": 1.0}.get(self.undecodable)
+        return {"refuse": 0.0, "allow": 1.0}.get(text)
 
 
 class Failures(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -134,6 +165,7 @@ class GradedTest(msgspec.Struct, frozen=True):
     shown_name: str
     race: bool = False
     unverified_share: float = 0.0  # see Checks
+    safety_share: float = 1.0  # likewise
     skips_fail: bool = False
 
     @property
@@ -145,6 +177,11 @@ class GradedTest(msgspec.Struct, frozen=True):
     def counts(self) -> bool:
         """Whether it is graded; False: its failures are only shown."""
         return not self.additional or self.points > 0
+
+    @property
+    def show_all(self) -> bool:
+        """Whether students see everything about it at once."""
+        return self.visibility == "visible" and self.show == "everything"
 
     @property
     def additional(self) -> bool:
@@ -226,11 +263,11 @@ class Rubric(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
             least = int(name.startswith("shrink_"))
             if getattr(self.failures, name) < least:
                 return f"failures.{name}: must be at least {least}, got {getattr(self.failures, name)}"
-        if self.checks.unverified_share is None:
-            return (
-                'checks.undecodable: must be "refuse", "allow", or "cap:60" for at most 60 % of the points, '
-                f"got {self.checks.undecodable!r}"
-            )
+        for name in ("undecodable", "safety_violation"):
+            text = getattr(self.checks, name)
+            if Checks.share(text) is None:
+                legal = '"refuse", "allow", or "cap:60" for at most 60 % of the points'
+                return f"checks.{name}: must be {legal}, got {text!r}"
         if self.files[:1] != ("raft.py",) or not _are_names(self.files):
             return 'files: must be raft.py and then other .py files, without folders, as in ["raft.py", "messages.py"]'
         if self.service_files[:2] != ("server.py", "client.py") or not _are_names(self.service_files):
@@ -284,8 +321,12 @@ class Rubric(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
             )
         races = self._race_tests([test for test in graded if not test.hidden], phrase)
         everything = [*graded, *races, *self._fuzz_tests(fuzz_tests, {test.part for test in graded}, phrase)]
-        share, skips_fail = self.checks.unverified_share or 0.0, self.checks.skipped == "fail"
-        return [msgspec.structs.replace(test, unverified_share=share, skips_fail=skips_fail) for test in everything]
+        of_all = {
+            "unverified_share": Checks.share(self.checks.undecodable),
+            "safety_share": Checks.share(self.checks.safety_violation),
+            "skips_fail": self.checks.skipped == "fail",
+        }
+        return [msgspec.structs.replace(test, **of_all) for test in everything]
 
     def _fuzz_tests(self, fuzz_tests: Sequence[LabTest], parts: set[str], phrase: str) -> list[GradedTest]:
         if not self.fuzz.runs:

@@ -126,6 +126,7 @@ def test_a_pass_rate_allows_failures() -> None:
         ("files = ['../raft.py']", "files: must be raft.py and then other .py files"),
         ("files = ['solution.py']", "files: must be raft.py and then other .py files"),
         ("runs = ", "not TOML"),
+        ("[checks]\nsafety_violation = 'cap:160'", 'checks.safety_violation: must be "refuse", "allow", or "cap:60"'),
         ("[tests.test_x_2a]\nweight = -1", "tests.test_x_2a.weight: must be 0 or more, got -1"),
     ],
 )
