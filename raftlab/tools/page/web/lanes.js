@@ -119,7 +119,7 @@ export class Lanes {
     for (const lane of this.lanesShown) this.#drawTerms(lane, height);
     this.#drawMoment(width, height);
     this.#drawLabels(labels, height);
-    if (crowded) this.#note(`${crowded.toLocaleString("en")} messages here: zoom in (+) to see them, or z for rows`, width, height);
+    if (crowded) this.#note(`${crowded.toLocaleString("en")} messages here: zoom in (+) or switch to rows (z) to see them`, width, height);
   }
 
   #eventAt(y) {

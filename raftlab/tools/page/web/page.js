@@ -12,22 +12,22 @@ import { Panel } from "./panel.js";
 const KEYS = [
   ["↓ ↑ or j k", "next, previous event"],
   ["] [", "next, previous event of the same peer"],
-  ["→ ←", "to its effect, to its cause"],
+  ["→ ←", "go to the effect, to the cause of the event"],
   ["e E", "next, previous election"],
   ["c C", "next, previous commit"],
-  ["p P", "next, previous moment when the logs diverge or agree again"],
+  ["p P", "next, previous moment at which the logs diverge or agree again"],
   ["x X", "next, previous fault: crash, partition, ..."],
-  ["! ", "to the failure"],
+  ["! ", "go to the failure"],
   ["Home End", "first, last event"],
   ["PageUp PageDown, wheel", "scroll"],
   ["+ −", "zoom; also ctrl and wheel"],
-  ["z", "rows or true time scale"],
-  ["f", "collapse and expand all; Enter expands only the next one"],
+  ["z", "switch between rows and a true time scale"],
+  ["f", "collapse or expand all repetitions; Enter expands only the next one"],
   ["/", "search for a text, or #31 for a message; n N next, previous match"],
   ["t", "filter by peer, topic, term, kind"],
-  ["0 … 9", "show only that peer's messages; again: all"],
+  ["0 … 9", "show only the messages of that peer; press again to show all"],
   [", .", "scroll the logs to earlier, later entries"],
-  ["d", "dark or light"],
+  ["d", "switch between dark and light"],
   ["Esc", "close, clear the search, show all"],
   ["?", "help: keys and symbols"],
 ];
@@ -151,7 +151,7 @@ export class Page {
   }
 
   get headTitle() {
-    return "show only its messages; again: all";
+    return "show only its messages; click again to show all";
   }
 
   pressHead(lane) {
@@ -331,15 +331,15 @@ export class Page {
       byId("steps"),
       button("↑", "previous event (↑)", () => this.step(-1)),
       button("↓", "next event (↓)", () => this.step(1)),
-      button("← cause", "to its cause (←)", () => this.toCause()),
-      button("effect →", "to its effect (→)", () => this.toEffect()),
+      button("← cause", "go to the event's cause (←)", () => this.toCause()),
+      button("effect →", "go to the event's effect (→)", () => this.toEffect()),
       button("peer [", "previous event of this peer ([)", () => this.stepPeer(-1)),
       button("peer ]", "next event of this peer (])", () => this.stepPeer(1)),
       button("election", "next election (e)", () => this.jump("election", 1)),
       button("commit", "next commit (c)", () => this.jump("commit", 1)),
-      button("divergence", "next moment when the logs diverge or agree again (p)", () => this.jump("divergence", 1)),
+      button("divergence", "next moment at which the logs diverge or agree again (p)", () => this.jump("divergence", 1)),
       button("fault", "next fault (x)", () => this.jump("fault", 1)),
-      this.run.failAt >= 0 ? button("failure", "to the failure (!)", () => this.go(this.run.failAt)) : null,
+      this.run.failAt >= 0 ? button("failure", "go to the failure (!)", () => this.go(this.run.failAt)) : null,
     );
     const on = (id, act) => byId(id).addEventListener("click", act);
     on("filter-button", () => this.toggleFilters());
@@ -358,10 +358,10 @@ export class Page {
       ["hatched, C", "candidate"],
       ["thin", "follower"],
       ["broken line", "disconnected"],
-      ["bars beside it", "paused"],
+      ["bars beside the line", "paused"],
       ["dots, ✗", "down"],
       ["t3 left of a line", "term"],
-      ["solid arrow", "request; slopes with its delay"],
+      ["solid arrow", "request; the slope shows the delay"],
       ["dashed arrow", "reply"],
       ["dotted arrow", "duplicate of a request"],
       ["arrow that ends in ✗", "lost message"],

@@ -158,7 +158,7 @@ export class Panel {
   // Something that is so because of an event, to which a click on it leads.
   #origin(event, given, ...children) {
     if (event < 0) return el("span", given, ...children);
-    return el("button", { ...given, title: "go to the event that set it", onclick: () => this.go(event) }, ...children);
+    return el("button", { ...given, title: "go to the event that set this value", onclick: () => this.go(event) }, ...children);
   }
 
   #boxes(log, from, to, commit) {
@@ -172,7 +172,7 @@ export class Panel {
       }
       const number = log.entry(index);
       if (number === undefined) boxes.push([`${index} none`, () => el("span", { class: "box none" })]);
-      else if (number < 0) boxes.push([`${index} ?`, () => el("span", { class: "box unknown", title: "an entry that no message has shown" }, "?")]);
+      else if (number < 0) boxes.push([`${index} ?`, () => el("span", { class: "box unknown", title: "an entry that no message has contained" }, "?")]);
       else {
         const isNew = log.changed !== null && index > log.changed;
         boxes.push([`${index} ${number} ${index <= commit} ${isNew}`, () => this.#box(index, number, index <= commit, isNew)]);
@@ -243,7 +243,7 @@ export class Panel {
   #showDetails(event) {
     const { run } = this;
     const call = run.call[event];
-    const own = run.kind(event) === "send" || run.kind(event) === "persist" ? "its own timer (nothing arrived at this instant)" : "";
+    const own = run.kind(event) === "send" || run.kind(event) === "persist" ? "the peer's own timer (no message arrived at this instant)" : "";
     refill(byId("details"), [
       call >= 0 ? [`message ${call} ${event}`, () => this.#message(call, event)] : null,
       run.operationAt.has(event) ? [`operation ${event}`, () => this.#operation(event)] : null,
