@@ -14,7 +14,7 @@ from statistics import mean, median
 from types import MappingProxyType
 
 from raftlab.harness.outcome import Ending
-from raftlab.tools.common.text import duration
+from raftlab.tools.common.text import counted, duration
 from raftlab.tools.grade.pages.html import Html, bar, clipped, code, el, heads, join, local_link, page, part_name, table
 from raftlab.tools.grade.pages.style import SORT_JS
 from raftlab.tools.grade.values.class_list import NO_CLASS_LIST, ClassList, several
@@ -108,7 +108,8 @@ def _figures(results: Sequence[Result]) -> Html:
         "dl", *(el("div", el("dt", what), el("dd", figure)) for what, figure in figures.items()), class_="figures"
     )
     left_out = len(results) - len(scores)
-    note = f"Statistics leave out {left_out} that could not run, are excused or are superseded." if left_out else ""
+    why = "not runnable, excused or superseded"
+    note = f"The statistics leave out {counted(left_out, 'submission')}: {why}." if left_out else ""
     return join([shown, el("p", note, class_="faint small")]) if note else shown
 
 

@@ -122,8 +122,8 @@ def _students(path: str, text: str) -> Iterator[Student]:
         for unique in dict.fromkeys(filter(None, map(normalized, (student.id, student.email, *aliases)))):
             if unique in taken:
                 raise RosterError(
-                    f"{path}:{line}: {student.name} has an id, email or alias of the student in line {taken[unique]}; "
-                    "they must differ"
+                    f"{path}:{line}: {student.name} has an id, email or alias that belongs to the student in "
+                    f"line {taken[unique]}; they must differ"
                 )
             taken[unique] = line
         yield student

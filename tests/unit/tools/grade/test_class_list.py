@@ -96,8 +96,8 @@ def test_roster_from_a_spreadsheet(tmp_path: Path) -> None:
         ("id,name\n1,Ada\n,Bob\n", ":3: has no id"),
         ("id,name\n1,Ada\n2\n", ":3: has no name"),
         ("id,name\n1,Li, Ada\n", ":2: has 3 cells, but there are 2 columns"),
-        ("id,name\n1,Ada\n\n1,Bob\n", ":4: Bob has an id, email or alias of the student in line 2"),
-        ("id,name,aliases\n1,Ada,\n2,Bob,1\n", ":3: Bob has an id, email or alias of the student in line 2"),
+        ("id,name\n1,Ada\n\n1,Bob\n", ":4: Bob has an id, email or alias that belongs to the student in line 2"),
+        ("id,name,aliases\n1,Ada,\n2,Bob,1\n", ":3: Bob has an id, email or alias that belongs"),
     ],
 )
 def test_invalid_roster_names_the_line(tmp_path: Path, text: str, says: str) -> None:
@@ -271,7 +271,7 @@ def test_statistics_leave_out_what_could_not_run(tmp_path: Path) -> None:
     results = [result("ann.py"), result("bob.py", problem="no raft.py"), result("dan.py", passed=False)]
     page = class_page(ClassList(overrides=excused).join(results), "Raft", page_of=lambda one: "")
     assert "<dt>Mean score</dt>\n<dd>30</dd>" in page
-    assert "Statistics leave out 2 " in page
+    assert "The statistics leave out 2 submissions" in page
 
 
 def test_roster_and_overrides_are_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
