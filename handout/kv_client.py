@@ -1,7 +1,7 @@
 """The clerk: a client calls it, and it calls the servers. You write it.
 
-Each operation takes effect exactly once, however often it is sent (§8). A clerk has one call at a time: each client of
-the tester has its own clerk.
+Each operation takes effect exactly once, however often it is sent (§8). Each client of the tester has its own clerk,
+so a clerk has only one call at a time.
 """
 
 from kv.messages import OK, GetArgs, PutAppendArgs  # noqa: F401  # all of them will be needed
@@ -17,7 +17,7 @@ class Clerk:
         # 3A: what identifies this client and each of its requests (§8).
 
     def get(self, key: str) -> str:
-        """Return the value of a key, "" if it has none. Try until a server answers:
+        """Return the value of a key, or "" if it has none. Try until a server answers:
 
             reply = self.servers[i].call("KVServer.get", GetArgs(key))
 

@@ -1,8 +1,8 @@
 """The key/value service on one server: parts 3A and 3B, on top of your own Raft. You write it.
 
-Each hole raises NotImplementedError with its part and its section of the paper. Run `make test-3a`: it names the first
-one. The tester calls the methods that are here: keep their names and signatures, and add whatever you need. The clerk
-is in client.py, the messages in messages.py.
+Each hole raises NotImplementedError with its part and its section of the paper. Run `make test-3a` to see the first
+one. The tester calls the methods in this file: keep their names and signatures, and add whatever you need. The clerk is
+in client.py, and the messages are in messages.py.
 
 "§" cites the extended version of "In Search of an Understandable Consensus Algorithm" by Ongaro and Ousterhout.
 """
@@ -87,10 +87,10 @@ class KVServer:
     def _take_snapshot(self, index: int) -> None:
         """Pass everything that must survive a restart, as bytes, to self.raft.snapshot(index, ...).
 
-        The data, of course. What else would be lost with the log?
+        Include the data, of course. What else would be lost with the log?
         """
         raise NotImplementedError("3B: _take_snapshot, §7 and Figure 12")
 
     def _install(self, snapshot: bytes) -> None:
-        """Replace the state by that of a snapshot, from the disk or from apply_ch (msg.snapshot_valid)."""
+        """Replace the state with the contents of a snapshot from the disk or from apply_ch (msg.snapshot_valid)."""
         raise NotImplementedError("3B: _install, §7")

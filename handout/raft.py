@@ -1,7 +1,7 @@
 """A Raft peer: Figure 2 of the paper, then snapshots (§7, Figure 13). You write it.
 
-Each hole raises NotImplementedError with its part and its section of the paper. Run `make test-2a`: it names the first
-one. docs/student/guide has a chapter for each part. The tester calls the methods that are here: keep their names and
+Each hole raises NotImplementedError with its part and its section of the paper. Run `make test-2a` to see the first
+one. docs/student/guide has a chapter for each part. The tester calls the methods in this file: keep their names and
 signatures, and add whatever you need.
 
 "§" cites the extended version of "In Search of an Understandable Consensus Algorithm" by Ongaro and Ousterhout.
@@ -39,7 +39,7 @@ class Raft:
         self.dead = threading.Event()  # set by kill()
 
         # 2A, 2B: the state of Figure 2, under the paper's names: current_term, voted_for, log, commit_index,
-        # last_applied, next_index, match_index. Also what Figure 2 leaves open, such as your role and your timer.
+        # last_applied, next_index, match_index. Also state that is not in Figure 2, such as your role and your timer.
 
         # 2C: restore the state that was saved before a crash.
         self._read_persist(persister.read_raft_state())
@@ -52,8 +52,8 @@ class Raft:
     def start(self, command: Any) -> tuple[int, int, bool]:
         """Begin agreement on a command. Return (its index if it is ever committed, current term, is_leader).
 
-        Return at once, without waiting for agreement. There may never be any, if this peer loses its leadership
-        first. A peer that is not the leader ignores the command and returns (-1, its term, False).
+        Return at once, without waiting for agreement. If this peer loses its leadership first, agreement may never
+        come. A peer that is not the leader ignores the command and returns (-1, its term, False).
         """
         raise NotImplementedError("2B: start, Figure 2 (Leaders) and §5.3")
 
@@ -76,7 +76,7 @@ class Raft:
     # ---- Persistent state ----------------------------------------------------------------------------
 
     def _persist(self) -> None:
-        """Save the persistent state of Figure 2. Call this after every change, before you send anything.
+        """Save the persistent state of Figure 2. Call this method after every change, before you send anything.
 
         Encode the values in order (`import labgob` first):
 
@@ -105,7 +105,7 @@ class Raft:
     def _ticker(self) -> None:
         """Runs in its own thread as long as the peer lives.
 
-        Start an election when no leader has been heard from for an election timeout. Send heartbeats while this
+        Start an election when this peer has not heard from a leader for an election timeout. Send heartbeats while this
         peer is the leader. A call to another peer can take seconds to fail, so run each one in its own thread:
 
             reply = self.peers[peer].call("Raft.request_vote", args)

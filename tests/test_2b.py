@@ -257,7 +257,7 @@ def test_count_2b(make_config):
 
 
 def count_agreement(cfg, servers, iterations=10):
-    """One attempt; False if the term changed meanwhile, so that it proves nothing."""
+    """Make one attempt. Return False if the term changed meanwhile, because the attempt then proves nothing."""
     leader = cfg.check_one_leader()
     before = cfg.rpc_total()
     first_index, term, accepted = cfg.start(leader, 1)

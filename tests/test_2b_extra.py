@@ -207,7 +207,7 @@ def test_reply_from_an_earlier_term_2b(make_config):
 
 
 def test_denied_vote_does_not_delay_others_2b(make_config):
-    """§5.2: denying a vote must not reset the election timer, or candidates that cannot win block the one that can."""
+    """§5.2: denying a vote must not reset the timer; otherwise candidates that cannot win block one that can."""
     cfg = make_config(servers=7)
     cfg.begin("Test (2B): candidates that cannot win do not block others")
     cfg.no_delays()
@@ -259,8 +259,8 @@ def test_absent_follower_costs_nothing_2b(make_config):
 
 
 def test_leads_again_2b(make_config):
-    """Figure 2: next_index and match_index are reset after every election. Entries that were replicated in an earlier
-    term may have been replaced since."""
+    """Figure 2: next_index and match_index are reset after every election. Entries that followers acknowledged in an
+    earlier term may have been replaced."""
     cfg = make_config(servers=5)
     cfg.begin("Test (2B): a re-elected leader resets match_index")
     cfg.one(1, 5, retry=True)

@@ -85,7 +85,7 @@ def test_persist3_2c(make_config):
 
 
 def test_figure8_2c(make_config):
-    """Figure 8: leaders crash repeatedly after replicating to few; an old entry on a majority is not yet committed."""
+    """Figure 8: leaders crash after sending entries to few peers; an old entry on a majority is not committed."""
     cfg = make_config(servers=5)
     cfg.begin("Test (2C): Figure 8")
     cfg.one(random.getrandbits(31), 1, retry=True)

@@ -123,7 +123,7 @@ def test_figure8_scripted_2c(make_config):
 
 
 def test_everything_at_once_2c(make_config):
-    """Latency, duplicate requests, late replies, one-way cuts and crashes, while commands are started."""
+    """Commands are started during latency, duplicate requests, late replies, one-way cuts and crashes."""
     cfg = make_config(servers=5, unreliable=True)
     cfg.begin("Test (2C): latency, duplicates, one-way cuts and crashes at once")
     cfg.latency(0, 30)
@@ -170,7 +170,7 @@ def test_crash_after_reply_2c(make_config):
 
 
 def crash_in_the_middle(cfg, description, when):
-    """Peers crash between two lines while they vote and append, and must keep their promises."""
+    """Peers crash between two lines while they vote and append; their votes and acknowledgments must survive."""
     cfg.begin(description)
     cfg.one(random.getrandbits(31), 5, retry=True)
     for _ in range(40):
@@ -265,7 +265,7 @@ def crash_or_cut(cfg, leader):
 
 
 def busy_with_slow_disks(cfg, description, trouble=crash_or_cut):
-    """Saves take time, and clients and peers do not wait for them: a save without the lock is noticed."""
+    """Saves take time, and clients and peers do not wait for them, so a save without the lock causes failures."""
     cfg.begin(description)
     cfg.slow_disks(0, 10)
     stop = threading.Event()

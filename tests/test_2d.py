@@ -36,7 +36,7 @@ def test_snapshot_install_unreliable_crash_2d(make_config):
 
 
 def snapshots(cfg, description, *, disconnect=False, crash=False):
-    """Agree in thirty rounds, in which one server is away long enough to need a snapshot."""
+    """Agree in thirty rounds; in each, one server is unavailable for long enough to need a snapshot."""
     cfg.begin(description)
     cfg.one(random.getrandbits(31), 3, retry=True)
     leader = cfg.check_one_leader()
@@ -99,7 +99,7 @@ def test_snapshot_all_crash_2d(make_config):
 
 
 def test_snapshot_init_2d(make_config):
-    """A peer that restarts from a snapshot must load it, because it may have to save it again or send it."""
+    """A peer that restarts must load its snapshot, because it may have to save the snapshot again or send it."""
     cfg = make_config(servers=3, snapshot=True)
     cfg.begin("Test (2D): snapshot initialization after crash")
     cfg.one(random.getrandbits(31), 3, retry=True)

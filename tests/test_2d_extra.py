@@ -13,7 +13,7 @@ def start_many(cfg, i, number):
 
 
 def test_snapshot_slow_replies_2d(make_config):
-    """A follower may get a snapshot of entries that it has. It must keep the entries after it (Figure 13, 6)."""
+    """A follower may get a snapshot of entries that it has. It must keep the later entries (Figure 13, step 6)."""
     cfg = make_config(servers=3, snapshot=True)
     cfg.begin("Test (2D): snapshots and slow replies")
     for _ in range(6):
@@ -56,7 +56,7 @@ def test_snapshot_late_requests_2d(make_config):
 
 
 def test_snapshot_over_another_log_2d(make_config):
-    """A snapshot replaces a conflicting log completely (Figure 13, 7)."""
+    """A snapshot replaces a conflicting log completely (Figure 13, step 7)."""
     cfg = make_config(servers=3, snapshot=True)
     cfg.begin("Test (2D): a snapshot replaces a conflicting log")
     for _ in range(5):
@@ -80,7 +80,7 @@ def test_snapshot_over_another_log_2d(make_config):
 
 
 def test_snapshot_slow_disks_2d(make_config):
-    """Saves take time, and clients and peers do not wait for them: saving a snapshot without the lock is noticed."""
+    """Saves take time, and clients and peers do not wait, so saving a snapshot without the lock causes failures."""
     cfg = make_config(servers=3, snapshot=True)
     cfg.begin("Test (2D): snapshots on slow disks")
     cfg.slow_disks(0, 10)
@@ -96,7 +96,7 @@ def test_snapshot_slow_disks_2d(make_config):
 
 
 def test_snapshot_overtaken_2d(make_config):
-    """While a service makes a snapshot, a later one may arrive from the leader: its own is then outdated (§7)."""
+    """While a service makes a snapshot, a later one may arrive from the leader and outdate it (§7)."""
     cfg = make_config(servers=3, snapshot=True)
     cfg.begin("Test (2D): a snapshot is overtaken by a later one")
     for _ in range(4):
@@ -118,7 +118,7 @@ def test_snapshot_overtaken_2d(make_config):
 def test_snapshot_of_what_it_has_2d(make_config):
     """InstallSnapshot of entries that a follower has committed must roll back neither its log nor its service (§7).
 
-    Its own snapshot of the same commands is not finished, so only its commit index shows that it has them.
+    The follower's own snapshot of these commands is not finished, so only its commit index shows that it has them.
     """
     cfg = make_config(servers=3, snapshot=True)
     cfg.begin("Test (2D): a snapshot of entries that the follower has")
@@ -172,7 +172,7 @@ def test_snapshot_puts_election_off_2d(make_config):
 
 
 def campaigns_though_it_hears(cfg, i, leader, term):
-    """Whether within 2 s server i enters a later term just after a message of its leader."""
+    """Return whether server i enters a later term within 2 s, just after a message from its leader."""
     requests, heard_s = cfg.rpc_count(i), None
     for _ in range(200):
         time.sleep(0.010)

@@ -92,7 +92,7 @@ def test_own_answer_3a(make_kv_config):
 
 
 def test_duplicated_requests_3a(make_kv_config):
-    """A request that is duplicated, up to 200 ms later, takes effect once (§8)."""
+    """A request whose duplicate arrives up to 200 ms later takes effect only once (§8)."""
     cfg = make_kv_config(servers=3)
     cfg.begin("Test (3A): duplicate requests")
     cfg.duplicates(0.5)

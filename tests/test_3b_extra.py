@@ -13,13 +13,13 @@ def silence(cfg, client, *, lost):
 
 
 def fill(cfg, client, count, of):
-    """Enough writes for one or two snapshots."""
+    """Make enough writes for one or two snapshots."""
     for number in range(count):
         client.put("fill", written("fill", of, number))
 
 
 def test_seen_requests_outlive_the_log_3b(make_kv_config):
-    """A request that is only in a snapshot is retried: it must take effect only once."""
+    """A client retries a request that is only in a snapshot: the request must take effect only once."""
     cfg = make_kv_config(servers=3, max_raft_state=MAX_RAFT_STATE)
     cfg.begin("Test (3B): a request is retried after a snapshot")
     client, other = cfg.make_client(), cfg.make_client()
@@ -37,7 +37,7 @@ def test_seen_requests_outlive_the_log_3b(make_kv_config):
 
 
 def test_snapshot_brings_the_seen_requests_3b(make_kv_config):
-    """A server that knows a request only from a snapshot becomes leader, and the request is retried."""
+    """A server that knows a request only from a snapshot becomes leader, and the client retries the request."""
     cfg = make_kv_config(servers=3, max_raft_state=MAX_RAFT_STATE)
     cfg.begin("Test (3B): a request is retried at a server with a snapshot")
     client, other = cfg.make_client(), cfg.make_client()

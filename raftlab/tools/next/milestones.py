@@ -1,4 +1,4 @@
-"""The milestones of each part, in the order in which a student reaches them: what to build, and which tests show it.
+"""The milestones of each part, in the order in which a student reaches them: what to build, and which tests check it.
 
 Promise: a correct peer of any design passes them all (a scenario that it must skip counts as passed), and a peer in
 which a milestone is missing fails a test of that milestone, or of one before it. Start at `PARTS`.
@@ -30,7 +30,7 @@ def _part(name: str, title: str, *milestones: Milestone) -> Part:
         Milestone(
             "no data races",
             "",
-            "Hold self.mu wherever two threads use a field, from the check to the change.",
+            "Hold self.mu wherever two threads use a field, and from a check to the change that depends on it.",
             tuple(test for milestone in milestones for test in milestone.shown_by),
             race=True,
         ),
@@ -49,22 +49,23 @@ PARTS = (
             ("starts_as_a_follower",),
         ),
         Milestone(
-            "its timer fires, and it asks for votes",
+            "the election timer fires, and the peer requests votes",
             "§5.2",
             "Start _ticker() in a thread. When the election timeout has passed, begin a new term, vote for "
-            "yourself, and send RequestVote to each other peer in a thread of its own.",
+            "yourself, and send RequestVote to each other peer, each in its own thread.",
             ("timer_fires",),
         ),
         Milestone(
-            "a voter grants its vote, one in each term",
+            "a voter grants one vote in each term",
             "§5.2",
-            "request_vote() adopts a higher term, grants the first candidate of a term, and refuses all others.",
+            "request_vote() adopts a higher term, votes for the first candidate of a term, and refuses all others.",
             ("grants_a_vote", "candidate_refuses_another"),
         ),
         Milestone(
-            "a candidate with a majority leads",
+            "a candidate with a majority becomes leader",
             "§5.2",
-            "Count the votes of this term, your own included. With a majority, lead, and send AppendEntries at once.",
+            "Count the votes of this term, your own included. When they are a majority, become leader, and send "
+            "AppendEntries at once.",
             ("first_election", "one_vote_in_a_term", "split_vote", "vote_of_an_older_campaign"),
         ),
         Milestone(
@@ -77,8 +78,8 @@ PARTS = (
         Milestone(
             "leaders and candidates step down",
             "§5.1",
-            "A higher term in any request or reply makes a follower of every peer. So does, for a candidate, an "
-            "AppendEntries of its own term.",
+            "Any peer becomes a follower when it receives a request or reply with a higher term. A candidate also "
+            "becomes a follower when it receives an AppendEntries of its own term.",
             ("higher_term_deposes_a_leader", "candidate_yields_to_the_leader_of_its_term", "test_reelection_2a"),
         ),
     ),
@@ -88,33 +89,33 @@ PARTS = (
         Milestone(
             "a leader takes a command",
             "Figure 2 (Leaders)",
-            "start() appends an entry to the leader's log and returns its index and term. Other peers refuse.",
+            "start() appends an entry to the leader's log and returns its index and term. Other peers refuse commands.",
             ("takes_a_command",),
         ),
         Milestone(
-            "entries reach the followers, commit, and are applied",
+            "entries reach the followers, are committed, and are applied",
             "§5.3",
             "Send each follower the entries from its next_index on. An entry on a majority is committed. One "
-            "thread puts what is committed into apply_ch, without the lock.",
+            "thread puts committed entries into apply_ch, and does not hold the lock meanwhile.",
             ("agreement", "test_basic_agree_2b"),
         ),
         Milestone(
             "a minority commits nothing",
             "§5.3",
-            "Count match_index over all peers, the leader once.",
+            "Count all peers whose match_index has reached the entry. Count the leader once.",
             ("no_majority_no_commit", "leader_counts_itself_once", "test_fail_no_agree_2b"),
         ),
         Milestone(
-            "followers with other logs catch up",
+            "followers whose logs differ catch up",
             "§5.3",
-            "append_entries() refuses what does not follow its log, deletes only entries that conflict, and says "
-            "where the conflict begins. The leader moves next_index back.",
+            "append_entries() refuses entries that do not follow its log, deletes only entries that conflict, and "
+            "replies where the conflict begins. The leader then moves next_index back.",
             ("missing_entries", "backs_up_over_terms", "heartbeat_does_not_cut_off", "test_rejoin_2b"),
         ),
         Milestone(
             "voters refuse a candidate whose log is behind",
             "§5.4.1",
-            "The later last term is more up to date; of equal terms, the longer log.",
+            "The log with the later last term is more up to date. If the last terms are equal, the longer log is.",
             ("later_term_beats_longer_log", "of_equal_terms_the_longer_log"),
         ),
         Milestone(
@@ -137,7 +138,7 @@ PARTS = (
         Milestone(
             "the log survives a crash",
             "Figure 2 (Persistent state)",
-            "Save the log too: before a follower acknowledges, and before a leader counts itself.",
+            "Save the log too, before a follower acknowledges entries and before a leader counts itself.",
             ("acknowledged_entry_survives_a_crash", "leaders_entry_survives_a_crash", "test_persist1_2c"),
         ),
         Milestone(
@@ -153,8 +154,8 @@ PARTS = (
         Milestone(
             "snapshot() shortens the log",
             "§7",
-            "Discard the entries up to the index; keep index and term of the last one. Save the snapshot and the "
-            "shorter log together. Every access to the log now counts from there.",
+            "Discard the entries up to the index, and keep the index and term of the last discarded entry. Save the "
+            "snapshot and the shorter log together. Every access to the log must now start from that index.",
             ("snapshot_keeps_what_follows", "test_snapshot_basic_2d"),
         ),
         Milestone(
@@ -166,14 +167,14 @@ PARTS = (
         Milestone(
             "a leader sends its snapshot",
             "Figure 13",
-            "Where next_index is no longer in the log, send InstallSnapshot. Its receiver saves the snapshot and "
-            "puts it into apply_ch.",
+            "If the entry at a follower's next_index is no longer in the log, send InstallSnapshot. The follower saves "
+            "the snapshot and puts it into apply_ch.",
             ("lagging_follower_gets_a_snapshot", "test_snapshot_install_2d"),
         ),
         Milestone(
             "old messages do no harm",
             "§7",
-            "A snapshot that is behind what was applied is ignored. commit_index never moves back.",
+            "Ignore a snapshot that is older than what was applied. commit_index must never move back.",
             ("old_snapshot_arrives_again", "old_commit_behind_a_snapshot", "snapshot_from_an_old_term"),
         ),
     ),
@@ -181,7 +182,7 @@ PARTS = (
         "3a",
         "key/value service",
         Milestone(
-            "one client gets what it put",
+            "one client reads the values that it wrote",
             "§8",
             "The clerk finds the leader and tries again. The server passes each operation to start(), and replies "
             "when it comes out of apply_ch.",
@@ -196,7 +197,7 @@ PARTS = (
         Milestone(
             "a deposed leader does not leave a client waiting",
             "§8",
-            "Reply with an error when another operation is applied at the index, or when the term has changed.",
+            "Reply with an error when another operation is applied at its index, or when the term has changed.",
             ("test_one_partition_3a", "test_persist_partition_unreliable_linearizable_3a"),
         ),
     ),
@@ -211,7 +212,7 @@ PARTS = (
             ("test_snapshot_rpc_3b", "test_snapshot_size_3b"),
         ),
         Milestone(
-            "the service restores them",
+            "the service restores its snapshots",
             "§7",
             "Restore from the persister at the start, and from each snapshot that comes out of apply_ch.",
             ("test_snapshot_recover_3b",),

@@ -57,7 +57,7 @@ def test_missing_vote_is_named_with_its_milestone(tmp_path, capsys):
     path = write(tmp_path, ("self._count_vote(peer, granted=reply.vote_granted)", "pass"))
     out = advice(path, capsys)
     assert "2A  leader election         3 of 8 milestones" in out
-    assert "Next: a candidate with a majority leads (§5.2)." in out
+    assert "Next: a candidate with a majority becomes leader (§5.2)." in out
 
 
 def test_milestone_that_passed_before_is_said_to_be_broken(tmp_path, capsys):
@@ -65,7 +65,7 @@ def test_milestone_that_passed_before_is_said_to_be_broken(tmp_path, capsys):
     out = advice(write(tmp_path, ("self._count_vote(peer, granted=reply.vote_granted)", "pass")), capsys)
     assert "passed the last time" not in out
     out = advice(write(tmp_path, broken), capsys)
-    assert "Next: its timer fires, and it asks for votes (§5.2). It passed the last time." in out
+    assert "Next: the election timer fires, and the peer requests votes (§5.2). It passed the last time." in out
 
 
 def test_peer_that_cannot_be_loaded_is_what_comes_next(tmp_path, capsys):
