@@ -25,6 +25,7 @@ from raftlab.tools.live.session import Session, SessionError, peer_files
 from raftlab.tools.selection import SCENARIO
 
 _SEED = replace(SEED, help="seed of the run (default: 1; of a test, a new one)")
+_ISOLATED = replace(ISOLATED, help="not supported: the page shows fields of peers")
 _STEPPED_WITH = 1  # as lab scenario
 _PEERS = replace(PEERS, default=3)
 
@@ -32,7 +33,7 @@ _PEERS = replace(PEERS, default=3)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "The page is for this machine only. Ctrl-C ends it, and so does closing the page for a minute."
     parser.add_argument("start", metavar="START", nargs="?", help="a file of steps, or a test, to start from")
-    add_options(parser.add_argument, RAFT, _SEED, ISOLATED, RACE, _PEERS, PORT, FILE)
+    add_options(parser.add_argument, RAFT, _SEED, _ISOLATED, RACE, _PEERS, PORT, FILE)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -50,7 +51,9 @@ def main(args: argparse.Namespace) -> int:
     except PortInUse as error:
         return _cannot(f"port {args.port}: {error}; leave PORT out, or name another: make live PORT={args.port + 1}")
     try:
-        branch = session.open(setup, steps, name="main")
+        branch = session.open(
+            setup, steps, name="main" if setup.test is None else f"{setup.test.name}, seed {setup.seed}"
+        )
         if branch.note:
             print(f"Not all steps could be made. {branch.note}")
         print(f"Open this page: {server.url}\nCtrl-C ends it.", flush=True)
