@@ -136,7 +136,7 @@ class Simulation:
             raise SimulationError("run(): a simulation is running in this thread already; simulations cannot be nested")
         if self._state != "new":
             raise SimulationError(
-                "run(): this Simulation has run already; to repeat a run, make one with the same seed"
+                "run(): this Simulation has run already; to repeat a run, make a new Simulation with the same seed"
             )
         self._state = "running"
         self.main_greenlet = getcurrent()

@@ -202,6 +202,6 @@ def describe_unresponsive(simulation: Simulation, what: str, frame: FrameType | 
     return (
         f"task {simulation.current} {what}, at {simulation.now:.6f} s (virtual). It is here:\n"
         f"{stacks.describe_stack(frame)}\n"
-        "Virtual time stands still while a task runs. Every loop must wait (time.sleep, Condition.wait, Queue.get); "
-        "use labsim's locks only, and make them inside the simulation."
+        "Virtual time does not advance while a task runs. Every loop must wait (time.sleep, Condition.wait, "
+        "Queue.get); use only labsim's locks, and make them inside the simulation."
     )

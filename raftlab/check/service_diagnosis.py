@@ -14,21 +14,21 @@ from raftlab.trace import events
 
 _WIDTH = 108
 _TWICE = (
-    "Likely: a retransmitted request was executed twice. Detect duplicates by client and request number when an entry "
-    "is applied, not only when a request arrives. The table of seen requests is part of the state, on every server and "
-    "in every snapshot (§8)."
+    "Likely: a retransmitted request was executed twice. Detect duplicates by client and request number when an "
+    "entry is applied, not only when a request arrives. The table of seen requests must be part of the state, on "
+    "every server and in every snapshot (§8)."
 )
 _LIKELY = {
     Anomaly.TWICE: _TWICE,
     Anomaly.STALE: (
-        "Likely: a server answered a read from outdated state. A deposed leader still believes that it leads: commit "
-        "reads like writes, or let a majority confirm the leadership first (§8). Also check that all state is restored "
-        "after a restart or from a snapshot."
+        "Likely: a server answered a read from outdated state. A deposed leader may still believe that it leads: "
+        "commit reads like writes, or let a majority confirm its leadership before each read (§8). Also check that "
+        "all state is restored after a restart or from a snapshot."
     ),
     Anomaly.LOST: (
         "Likely: a server answered a write that was never committed, or mistook it for a duplicate. Answer only when "
-        "this request has been applied at its index (another one may be there), and tell the requests of different "
-        "clients apart (§8)."
+        "this request has been applied at its index (another request may be there), and distinguish the requests of "
+        "different clients (§8)."
     ),
     Anomaly.ORDER: (
         "Likely: servers apply entries in different orders, or one of them applied an uncommitted entry (§5.3)."
@@ -57,9 +57,9 @@ def explain_wait(waits: Sequence[Wait]) -> list[str]:
         return []
     wait = max(locked, key=lambda wait: wait.waited_ns)
     likely = (
-        f"Likely: server {wait.node} holds its lock while it waits. {wait.task} has waited "
-        f"{wait.waited_ns / 1e9:.1f} s for that lock. If it is the thread that applies entries, the holder waits for "
-        "ever. Release the lock before waiting, or wait on a Condition, which releases it."
+        f"Likely: server {wait.node} holds its lock while it waits. {wait.task} has waited {wait.waited_ns / 1e9:.1f} "
+        "s for that lock. If that thread applies entries, both threads wait for ever. Release the lock before "
+        "waiting, or wait on a Condition, which releases it."
     )
     return textwrap.wrap(likely, _WIDTH)
 

@@ -49,8 +49,8 @@ _OWNER = "owner.json"
 _LOCK = "lock"
 
 _ADVICE = (
-    "this peer may have lost votes or entries that it acknowledged. Restore the folder from a copy that is as new "
-    "as the last message of this peer, or leave this peer stopped: the others continue without it"
+    "this peer may have lost votes or entries that it acknowledged. Restore the folder from a copy that is not "
+    "older than the last message of this peer, or leave this peer stopped: the others continue without it"
 )
 
 
@@ -332,7 +332,7 @@ def _check_owner(folder: Path, owner: DataOwner) -> None:
     try:
         found = msgspec.json.decode(path.read_bytes(), type=DataOwner)
     except FileNotFoundError:
-        raise StoreError(f"{folder} has no data of a peer (no {_OWNER}); choose another folder, or a new one") from None
+        raise StoreError(f"{folder} has no data of a peer (no {_OWNER}); choose another folder") from None
     except msgspec.DecodeError as error:
         raise StoreError(f"{path} is damaged: {error}") from None
     if found != owner:

@@ -131,7 +131,7 @@ class FrameStream:
                     self._flush()
             except TimeoutError:
                 self.close()
-                raise ConnectionBroken(f"it has taken nothing for {SEND_S:.0f} s", Rejection.TOO_SLOW) from None
+                raise ConnectionBroken(f"it has accepted no data for {SEND_S:.0f} s", Rejection.TOO_SLOW) from None
             except OSError as error:
                 raise ConnectionBroken(str(error)) from None
 
@@ -194,7 +194,7 @@ class FrameStream:
                     return self._sock.recv(_CHUNK)
                 except TimeoutError:
                     if until_s is not None:
-                        raise ConnectionBroken("a frame that does not come to its end", Rejection.TOO_SLOW) from None
+                        raise ConnectionBroken("an incomplete frame", Rejection.TOO_SLOW) from None
         except OSError as error:
             raise ConnectionBroken(str(error)) from None
 

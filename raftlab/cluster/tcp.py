@@ -103,8 +103,8 @@ class Credentials(NamedTuple):
     def check(self, address: Address) -> None:
         if self.tls is None and not address.is_loopback:
             raise RpcError(
-                f"{address} can be reached from other machines, whose users could send requests: use 127.0.0.1, "
-                "or use TLS: give a certificate, its key and the authority that signs all certificates"
+                f"{address} can be reached from other machines, whose users could send requests: use 127.0.0.1, or "
+                "use TLS with a certificate, its key and the authority that signs all certificates"
             )
 
 
@@ -159,7 +159,8 @@ class TcpClient:
         body = pack(TcpRequest(call_id, service_method, args))
         if len(body) > PEER_FRAME_MAX:
             raise RpcError(
-                f"{service_method} to {self._name}: its arguments may have {PEER_FRAME_MAX:,} bytes, got {len(args):,}"
+                f"{service_method} to {self._name}: its arguments may have at most {PEER_FRAME_MAX:,} bytes, got "
+                f"{len(args):,}"
             )
         waiting = _PendingReply()
         with self._mu:
@@ -287,7 +288,7 @@ class TcpEnd:
             decoded = decode(answer.reply, handler.reply_type)
         except DecodeError as error:
             raise RpcError(
-                f"{service_method} of {self._client.address} returned what cannot be read: {error}"
+                f"{service_method} of {self._client.address} returned a value that cannot be decoded: {error}"
             ) from error
         if self._on_reply is not None:
             self._on_reply(service_method, args, decoded)

@@ -108,11 +108,13 @@ class TcpServer:
                 sock, source = self._listener.accept()
             except OSError as error:
                 if not self._closed:
-                    self._reject(Rejection.TOO_MANY, f"a connection could not be taken: {error.strerror}")
+                    self._reject(Rejection.TOO_MANY, f"a connection could not be accepted: {error.strerror}")
                     time.sleep(0.1)  # too many open files, most likely: wait until some are closed
                 continue
             if len(self._streams) >= CONNECTIONS_MAX:
-                self._reject(Rejection.TOO_MANY, f"there are {CONNECTIONS_MAX:,} connections, and no room for more")
+                self._reject(
+                    Rejection.TOO_MANY, f"there are already {CONNECTIONS_MAX:,} connections, and more are not allowed"
+                )
                 sock.close()
                 continue
             try:
@@ -130,13 +132,14 @@ class TcpServer:
         try:
             stream.handshake()
             if stream.receive(within_s=HELLO_S) != MAGIC:
-                raise ConnectionBroken("it does not begin as our connections do", Rejection.GARBAGE)
+                raise ConnectionBroken("it does not begin like a connection of this cluster", Rejection.GARBAGE)
             stream.limit = CLIENT_FRAME_MAX
             hello = unpack(hellos, stream.receive(within_s=HELLO_S))
             ours = self._credentials.hello.cluster
             if hello.peer != CLIENT and hello.cluster != ours:
                 reason = (
-                    f"peer {hello.peer} there was started with other --peers than this one: {hello.cluster}, not {ours}"
+                    f"peer {hello.peer} there was started with different --peers than this one: {hello.cluster}, not "
+                    f"{ours}"
                 )
                 self._ended(stream, source, ConnectionBroken(reason, Rejection.OTHER_CLUSTER), TcpReply(0, b"", reason))
                 return
@@ -165,7 +168,7 @@ class TcpServer:
     def _reject(self, rejection: Rejection, text: str) -> None:
         self.refused[rejection] += 1
         if self.refused[rejection] == 1:
-            self._log(f"{text} (further ones are counted, not reported)")
+            self._log(f"{text} (further cases are counted, but not reported)")
 
 
 class _Connection:
@@ -225,7 +228,7 @@ class _Connection:
                 raise RpcError(f"only peers may call {request.service_method}")
             handler, args = owner._server.read(request.service_method, request.args, "", "a caller", "this server")
         except RpcError as error:
-            owner._reject(Rejection.GARBAGE, f"a call from {self._source} that cannot work: {error}")
+            owner._reject(Rejection.GARBAGE, f"an invalid call from {self._source}: {error}")
             self._send(TcpReply(request.id, b"", str(error)))
             self._stream.close()
             return

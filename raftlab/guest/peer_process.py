@@ -424,7 +424,9 @@ class PeerSimulation(Simulation):
         try:
             return labgob.decode(call.data, self._reply_type(service_method))
         except labgob.DecodeError as error:
-            raise RpcError(f"{service_method} of {number} returned what {self._name} cannot read: {error}") from error
+            raise RpcError(
+                f"{service_method} of {number} returned a value that {self._name} cannot decode: {error}"
+            ) from error
 
     def _reply_type(self, service_method: str) -> Any:
         """The return type of the peer's own handler: all peers run the same code."""

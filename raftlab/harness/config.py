@@ -377,16 +377,17 @@ class Config(Servers):
                 return index
             if not retry:
                 count, found = self.n_committed(index)
-                applied = f"{_servers(count)} applied {short(found)}" if count else "no server applied anything"
+                applied = f"{_servers(count)} had applied {short(found)}" if count else "no server had applied anything"
                 self.fail(
-                    f"one({short(command)}): peer {candidate} took the command as index {index}, "
-                    f"but after 2 s {applied} there; expected it on {_servers(servers)}"
+                    f"one({short(command)}): peer {candidate} accepted the command at index {index}, but 2 s later "
+                    f"{applied} at that index; expected this command on {_servers(servers)}"
                 )
         if no_leader:
             self.fail(
-                f"one({short(command)}): no agreement in 10 s (virtual): no connected peer took the command as leader"
+                f"one({short(command)}): no agreement in 10 s (virtual): no connected peer accepted the command as "
+                "leader"
             )
-        self.fail(f"one({short(command)}): no agreement in 10 s (virtual); expected it on {_servers(servers)}")
+        self.fail(f"one({short(command)}): no agreement in 10 s (virtual); expected the command on {_servers(servers)}")
 
     def _committed_within(self, index: int, command: Any, servers: int, limit_s: float) -> bool:
         until_s = self._runtime.now + limit_s

@@ -119,8 +119,8 @@ def first_difference(first: list[Any], second: list[Any]) -> str | None:
         shorter, longer = sorted((first, second), key=len)
         which = "first" if longer is first else "second"
         return (
-            f"Nondeterministic: after {len(shorter)} equal events only the {which} run of one seed goes on, with\n"
-            f"  {_format(longer[len(shorter)])}"
+            f"Nondeterministic: two runs of one seed have {len(shorter)} equal events, and only the {which} run "
+            f"continues, with\n  {_format(longer[len(shorter)])}"
         )
     return None
 

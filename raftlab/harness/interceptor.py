@@ -92,9 +92,9 @@ class ApplyInterceptor(ApplyChecker):
                 self._check_later(taken_count, since_s)
             else:
                 self._fail(
-                    f"the service of server {self._peer} has taken nothing from apply_ch for {since_s():.1f} s, but "
-                    f"there are messages: it has applied up to {self.last_applied}. One thread must always read "
-                    "apply_ch, whatever other threads wait for",
+                    f"the service of server {self._peer} has taken nothing from apply_ch for {since_s():.1f} s, "
+                    f"although messages wait there; it has applied up to {self.last_applied}. One thread must always "
+                    "read apply_ch, even while other threads wait",
                     SERVICE_LISTENS,
                 )
 
@@ -136,7 +136,9 @@ class ApplyInterceptor(ApplyChecker):
         indexes = self._snapshots.indexes_of(message.snapshot)
         if message.snapshot_index not in indexes:
             size = len(message.snapshot)
-            origin = f"was taken at index {indexes[-1]}" if indexes else f"is {size} bytes that no service made"
+            origin = (
+                f"was taken at index {indexes[-1]}" if indexes else f"consists of {size} bytes that no service made"
+            )
             self._fail(
                 f"peer {self._peer} put a snapshot on apply_ch with snapshot_index {message.snapshot_index}, but it "
                 f"{origin}",

@@ -97,7 +97,7 @@ DEFAULT_KV = Path("kv/server.py")
 RAFT = Option("raft", "raft.py to test", "PATH", path, DEFAULT)
 KV = Option("kv", "server.py to test, with the client.py beside it", "PATH", path, DEFAULT_KV)
 SEED = Option("seed", "seed of the run (default: a new one)", "N", int)
-ISOLATED = Option("isolated", "run each peer sandboxed, in its own process")
+ISOLATED = Option("isolated", "run each peer in a sandboxed process")
 RACE = Option("race", "preempt threads at any line and report data races (docs/student/races.md)")
 
 RUNS = Option("runs", "number of runs", "N", positive)

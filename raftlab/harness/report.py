@@ -68,5 +68,5 @@ def _blocked(waits: Sequence[Wait]) -> list[str]:
     if not waits:
         return []
     locks = any(wait.kind in (WaitKind.LOCK, WaitKind.OWN_LOCK, WaitKind.LOST_LOCK) for wait in waits)
-    head = "Blocked (a peer that waits while it holds its lock stops completely):" if locks else "Blocked:"
+    head = "Blocked (if a thread waits while it holds the lock, its whole peer stops):" if locks else "Blocked:"
     return [head, *(line for wait in waits[:_MAX_BLOCKED] for line in wait.text.splitlines())]

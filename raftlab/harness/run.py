@@ -218,7 +218,7 @@ def _with_snapshot_of(ended_by: BaseException | None, broken: Failure, ended_ns:
         return broken
     then = ended_by.snapshot
     blocked = then.blocked if broken.rule in LIVENESS_RULES else ()
-    when = [f"  What is stuck was so when the test gave up, at {ended_ns / 1e9:.3f} s:"] if blocked else []
+    when = [f"  The threads below were blocked when the test gave up, at {ended_ns / 1e9:.3f} s."] if blocked else []
     return broken.extended(evidence=when, snapshot=ClusterSnapshot(blocked, then.held_locks, then.threads))
 
 

@@ -583,7 +583,7 @@ class Servers:
             if slot.last_state is not None:
                 leads = "leader" if slot.last_state.is_leader else "not leader"
                 state = f"term {slot.last_state.term}, {leads} when last asked"
-            link = "connected" if slot.connected else "cut off"
+            link = "connected" if slot.connected else "disconnected"
             if slot.paused:
                 link += ", paused"
             if slot.clock_frozen:

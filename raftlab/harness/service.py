@@ -237,8 +237,8 @@ class TesterService(ApplyChecker):
             waited_s = since_s()
             if waited_s > _SAVED_WITHIN_S + _SAVES_IN_A_ROW * self._save_s_max():
                 self._fail(
-                    f"snapshot() of peer {self._peer} got a snapshot of index {index}, but {waited_s:.1f} s later the "
-                    f"disk has one of index {saved_index}: save it together with the shorter log (§7)",
+                    f"snapshot() of peer {self._peer} received a snapshot of index {index}, but {waited_s:.1f} s "
+                    f"later the disk has one of index {saved_index}: save it together with the shorter log (§7)",
                     SNAPSHOT_SAVED,
                 )
 

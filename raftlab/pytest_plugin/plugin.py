@@ -333,7 +333,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
             failures.append(_FailedRun.of(pyfuncitem, run, described={failed.mistake for failed in failures}))
             if isinstance(run.error, Unresponsive):
                 # Each other test would take as long to fail.
-                pyfuncitem.session.shouldfail = "a thread runs on and never waits, so no other test can pass"
+                pyfuncitem.session.shouldfail = "a thread keeps running without ever waiting, so no other test can pass"
             if pyfuncitem.session.shouldfail or pyfuncitem.config.getoption("maxfail") == 1:
                 break
     properties += [(_RUNS, seed - seeds[0] + 1), (_REAL_S, total)]
@@ -680,7 +680,7 @@ class _Printer:
         for part, names in sorted(self._unverified_tests.items()):
             which = f"Part {part.upper()}" if part else "This"
             count = "1 test relies" if len(names) == 1 else f"{len(names)} tests rely"
-            text = f"{which} is unverified: {count} on messages that cannot be decoded, and may earn no points."
+            text = f"{which} is unverified: {count} on messages that cannot be decoded, so it may earn no points."
             terminalreporter.write_line(text, yellow=True)
         for line in self._checks_off:
             terminalreporter.write_line(f"{line}.", yellow=True)
@@ -702,7 +702,7 @@ class _Printer:
             reporter.write_line(described.text)
             others = {other: those for other, those in failures.items() if other != name or len(those) > 1}
             if others:
-                reporter.write_line("\n  The same in:")
+                reporter.write_line("\n  The same failure in:")
             if all(runs[other].runs <= 1 for other in others):
                 _print_wrapped(", ".join(others), reporter)
             else:

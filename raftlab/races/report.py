@@ -68,9 +68,12 @@ def _plain_access(access: DetectedAccess, owner: Any) -> Access:
 def describe_benign_race(benign: BenignRace) -> str:
     first, second, comment = benign.race.first, benign.race.second, benign.comment
     if comment is None:
-        why = "not a failure, because it changes once, from one constant to another; a threading.Event would be clearer"
+        why = (
+            "this is not a failure, because it changes once, from one constant to another; a threading.Event would "
+            "be clearer"
+        )
     else:
-        why = f"marked as intended{f' ({comment})' if comment else ''}"
+        why = f"this is marked as intended{f' ({comment})' if comment else ''}"
     return (
         f"{benign.race.variable} is {_verb(first)} at {_location(first)} and {_verb(second)} at {_location(second)} "
         f"without synchronization: {why}"

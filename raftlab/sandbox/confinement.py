@@ -105,8 +105,8 @@ def unreadable_path_error() -> str:
         for above in (path, *path.parents):
             if not above.stat().st_mode & 0o001:
                 return (
-                    f"as root without bubblewrap, peers run as an unprivileged user, who may not read {above}. "
-                    f"Install bubblewrap ({INSTALL}), or make that folder readable for all users"
+                    "bubblewrap is not installed, so peers run as an unprivileged user, who may not read "
+                    f"{above}. Install bubblewrap ({INSTALL}), or make that folder readable for all users"
                 )
     return ""
 

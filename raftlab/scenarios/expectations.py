@@ -78,10 +78,12 @@ class Expectations(SteppedCluster):
         answer = self._observations.append(follower, leader)
         wanted = "accept" if success else "reject"
         if answer is None:
-            self.fail(f"expected peer {follower} to {wanted} what peer {leader} sent, but it has not replied yet")
+            self.fail(
+                f"expected peer {follower} to {wanted} an AppendEntries of peer {leader}, but it has not replied yet"
+            )
         if answer is not success:
             did = "accepted" if answer else "rejected"
-            self.fail(f"expected peer {follower} to {wanted} what peer {leader} sent last, but it {did} it")
+            self.fail(f"expected peer {follower} to {wanted} the last AppendEntries of peer {leader}, but it {did} it")
 
     @step
     def expect_applied(self, i: int, command: Any, *, index: int | None = None, applied: bool = True) -> None:
@@ -104,7 +106,9 @@ class Expectations(SteppedCluster):
         if not self._wait_until(i, lambda: self._applied_index(i) >= index):
             self.fail(f"expected peer {i} to have applied up to {index}; it has applied {self._applied(i)}")
         if self._applied_index(i) > index:
-            self.fail(f"expected peer {i} to have applied up to {index} and no further; it has {self._applied(i)}")
+            self.fail(
+                f"expected peer {i} to have applied up to {index} and no further; it has applied {self._applied(i)}"
+            )
 
     @step
     def expect_in_flight(self, selector: str, *, there: bool = True) -> None:
@@ -128,7 +132,9 @@ class Expectations(SteppedCluster):
             return False
         if not self._wait_until(i, lambda: fields.read(self.config.peer(i), name) == value):
             found = fields.read(self.config.peer(i), name)
-            self.fail(f"expected {name} {fields.format_value(value)} of peer {i}; it is {fields.format_value(found)}")
+            self.fail(
+                f"expected {name} of peer {i} to be {fields.format_value(value)}; it is {fields.format_value(found)}"
+            )
         return True
 
     @step

@@ -185,8 +185,8 @@ def _first_impossible_term(logs: Sequence[Sequence[int]], plans: Sequence[TermPl
             others = [peer for peer in range(len(logs)) if peer not in voters]
             return plan.term, (
                 f"the leader of term {plan.term} had {begin} {'entry' if begin == 1 else 'entries'}, the last of term "
-                f"{end[0]}; by then the logs of peers {_joined(others)} were more up to date, so it got no majority "
-                "(§5.4.1)"
+                f"{end[0]}; by then the logs of peers {_joined(others)} were more up to date, so that leader could "
+                "not win a majority (§5.4.1)"
             )
         length[plan.leader] = plan.last
         for peer, up_to in plan.replicated.items():

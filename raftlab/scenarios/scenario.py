@@ -54,7 +54,7 @@ class Scenario(Expectations):
         if not self.config.is_up(i):
             return -1  # an armed crash happened in start()
         if took and refused:
-            self.fail(f"peer {i} accepted {short(command)} as the leader of term {term}; expected it to refuse")
+            self.fail(f"peer {i}, leader of term {term}, accepted {short(command)}; expected it to refuse")
         if not took and not refused:
             self.fail(f"peer {i} refused {short(command)}: start() says that it is not the leader (term {term})")
         return index
@@ -71,7 +71,9 @@ class Scenario(Expectations):
             return
         at_first = self._observations.campaigns[i]
         if term is not None and at_first >= term:
-            raise ScenarioError(f"peer {i} has already campaigned in term {at_first}, so it cannot in term {term}")
+            raise ScenarioError(
+                f"peer {i} has already campaigned in term {at_first}, so it cannot campaign in term {term}"
+            )
         known = {queued.message.id for queued in self._network.queued}
         while self._observations.campaigns[i] < (at_first + 1 if term is None else term):
             if not self._run_until_request(i, known):
@@ -80,7 +82,7 @@ class Scenario(Expectations):
                 self._observations.never_campaigns = True
                 self._observations.pre_vote_calls = other = ", ".join(sorted(self._observations.other_calls[i]))
                 instead = f"; it called {other} instead" if other else ""
-                self.fail(f"peer {i} did not request votes within {CAMPAIGN_S:g} s of its own time{instead} (§5.2)")
+                self.fail(f"peer {i} did not request votes within {CAMPAIGN_S:g} s on its own clock{instead} (§5.2)")
         reached = self._observations.campaigns[i]
         if term is not None and reached > term:
             self.fail(f"peer {i} campaigns in term {reached}; expected term {term}: each campaign uses one term")
@@ -135,7 +137,7 @@ class Scenario(Expectations):
     def _campaign_alone(self, i: int) -> None:
         """In a cluster of one, which needs no votes."""
         if not self._wait_until(i, lambda: self._call_peer(i, lambda: self.config.get_state(i))[1], CAMPAIGN_S):
-            self.fail(f"peer {i} is the only one, but does not lead after {CAMPAIGN_S:g} s of its own time (§5.2)")
+            self.fail(f"peer {i} is the only peer, but does not lead after {CAMPAIGN_S:g} s on its own clock (§5.2)")
         self._observations.campaigns[i] = self._call_peer(i, lambda: self.config.get_state(i))[0]
 
     @step
@@ -170,7 +172,7 @@ class Scenario(Expectations):
             return event.kind == events.SEND and event.node == str(i) and _replicates(event.detail)
 
         if not self._run_clock(i, CAMPAIGN_S, sent):
-            self.fail(f"peer {i} sent no AppendEntries within {CAMPAIGN_S:g} s of its own time (§5.2)")
+            self.fail(f"peer {i} sent no AppendEntries within {CAMPAIGN_S:g} s on its own clock (§5.2)")
 
     @step
     def run(self, duration_s: float, i: int | None = None) -> None:
@@ -187,7 +189,7 @@ class Scenario(Expectations):
         """Run the clocks of all peers until one sends a message. Messages stay in flight."""
         peers = self._running_peers()
         if not peers or not self._run_clock(peers, CAMPAIGN_S, lambda event: event.kind == events.SEND):
-            self.fail(f"no peer sent anything within {CAMPAIGN_S:g} s of its own time")
+            self.fail(f"no peer sent anything within {CAMPAIGN_S:g} s on its own clock")
 
     @contextmanager
     def _normal_operation(self) -> Iterator[None]:
@@ -474,7 +476,7 @@ class Scenario(Expectations):
             self._run_clock(leader, CAMPAIGN_S, lambda event: event.kind == events.SEND and wanted(event.detail))
         if not waiting():
             why = (
-                "in a strict scenario, where no clock runs" if self._strict else f"in {CAMPAIGN_S:g} s of its own time"
+                "in a strict scenario, where no clock runs" if self._strict else f"in {CAMPAIGN_S:g} s on its own clock"
             )
             self.fail(f"peer {leader} sent no AppendEntries to peer {follower} {why} (§5.2)")
         queued = waiting()[0]
@@ -524,7 +526,7 @@ def make_scenario(
     """
     simulation = current_simulation()
     if simulation is None:
-        raise ScenarioError("a scenario needs virtual time, which can freeze clocks")
+        raise ScenarioError("a scenario needs virtual time, because its steps freeze clocks")
     choice_source = QueueingChoiceSource(simulation.choice_source)
     simulation.choice_source = choice_source  # before the network is created
     config = make_config(servers=peers, snapshot=snapshots)

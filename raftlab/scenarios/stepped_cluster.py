@@ -338,7 +338,7 @@ class SteppedCluster:
         elif self._strict:
             why = "no clock runs in a strict scenario"
         else:
-            why = f"peer {source} sent none in {PATIENCE_S * 1000:.0f} ms of its own time"
+            why = f"peer {source} sent none in {PATIENCE_S * 1000:.0f} ms on its own clock"
         others = self._network.queued[:4]
         in_flight = f" In flight: {'; '.join(map(describe, others))}" if others else ""
         self.fail(f"no message in flight matches {pair}, and {why}.{in_flight}")

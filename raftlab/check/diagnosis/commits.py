@@ -82,14 +82,14 @@ def commit_frozen(analysis: TraceAnalysis) -> Finding | None:
         return None
     holders = [peer for peer, (match, _) in progress.match.items() if match >= index]
     facts = (
-        f"Peer {progress.leader} leads term {progress.term}. By {at(since_ns)} {peers(holders)} had acknowledged entry "
-        f"{index}, which is of that term: with the leader {len(holders) + 1} of {analysis.servers} peers. "
-        f"{duration(analysis.end_ns - since_ns)} later the leader still sends leader_commit {commit}."
+        f"Peer {progress.leader} leads term {progress.term}. By {at(since_ns)} {peers(holders)} had acknowledged "
+        f"entry {index} of that term. Including the leader, {len(holders) + 1} of {analysis.servers} peers have that "
+        f"entry. {duration(analysis.end_ns - since_ns)} later the leader still sends leader_commit {commit}."
     )
     likely = (
-        "successful replies do not update match_index, or the majority is computed wrongly, perhaps without the leader "
-        "itself (Figure 2, last rule for leaders); or the result is stored under another name than commit_index (a "
-        "typo makes a new attribute)"
+        "successful replies do not update match_index; or the majority is computed wrongly, perhaps without counting "
+        "the leader itself (Figure 2, last rule for leaders); or the result is stored under a name other than "
+        "commit_index (a typo creates a new attribute)"
     )
     snapshot = stopped_after_snapshot(analysis, progress.leader, since_ns)
     if snapshot:
@@ -122,10 +122,10 @@ def wrong_acknowledgements_counted(analysis: TraceAnalysis) -> Finding | None:
         rpc = old[min(old)]
         return Finding(
             f"At {at(rpc.replied_ns or 0)} peer {leader}, leader of term {term}, received success from peer "
-            f"{rpc.target} for an AppendEntries of term {rpc.args.term}, sent at {at(rpc.sent_ns)}, with entries up to "
-            f"{rpc.request.last_index if rpc.request else 0}.",
-            "it counts a reply to a request of an earlier term. When a reply arrives, compare the term of its request "
-            "with current_term, and drop the reply if they differ (§5.1, §5.3).",
+            f"{rpc.target} for an AppendEntries that it had sent in term {rpc.args.term}, at {at(rpc.sent_ns)}, with "
+            f"entries up to {rpc.request.last_index if rpc.request else 0}.",
+            "the leader counts a reply to a request of an earlier term. When a reply arrives, compare the term of "
+            "its request with current_term, and ignore the reply if they differ (§5.1, §5.3).",
         )
     started_ns = _started_ns(analysis, leader, term, index)
     grown = {
@@ -141,9 +141,9 @@ def wrong_acknowledgements_counted(analysis: TraceAnalysis) -> Finding | None:
             f"{rpc.target} for an AppendEntries that ended with entry {rpc.request.last_index if rpc.request else 0}. "
             f"The leader sent it at {at(rpc.sent_ns)} and appended entry {index} to its log later, at "
             f"{at(started_ns)}.",
-            "match_index is computed from the log, or from a list of entries that it shares with the log, which has "
-            "grown since. It is prev_log_index + the number of entries in the request as it was sent: copy them with "
-            "self.log[i:] (Figure 2, last rules for leaders).",
+            "match_index is computed from the current length of the log (or of a list that is not a copy), but the "
+            "log has grown since the request was sent. Set match_index to prev_log_index + the number of entries in "
+            "the request, and copy these entries with self.log[i:] (Figure 2, last rules for leaders).",
         )
     return None
 
@@ -171,10 +171,12 @@ def only_older_terms_stored(analysis: TraceAnalysis) -> Finding | None:
     if progress.term in progress.entry_terms.values():
         return None
     return Finding(
-        f"Peer {progress.leader} leads term {progress.term}. A majority stores its log through index {index}, but that "
-        f"entry is of term {its_term}. The leader has no entry of its own term, and its leader_commit stays {commit}.",
+        f"Peer {progress.leader} leads term {progress.term}. A majority has stored the leader's log up to entry "
+        f"{index}, which is of term {its_term}. The leader has no entry of its own term, and its leader_commit stays "
+        f"{commit}.",
         "the peer is correct here. A leader must not commit an entry of an older term by counting replicas (§5.4.2, "
-        "Figure 8); its next command commits both. Do not remove that check.",
+        "Figure 8). Once it commits an entry of its own term, the older entries are committed too. Do not remove the "
+        "check of the entry's term.",
     )
 
 
@@ -199,13 +201,14 @@ def commit_never_applied(analysis: TraceAnalysis) -> Finding | None:
             facts = (
                 f"At {at(when_ns)} peer {peer} accepted an AppendEntries from peer {rpc.source} with leader_commit "
                 f"{rpc.args.leader_commit}, so entry {index} is committed, but {duration(analysis.end_ns - when_ns)} "
-                f"later it has applied only up to {applied}."
+                f"later the peer has applied entries only up to {applied}."
             )
             snapshot = stopped_after_snapshot(analysis, peer, when_ns)
             if snapshot:
                 return Finding(
                     f"{facts} {snapshot}",
-                    f"{OFFSET}; or the thread that applies is not notified when commit_index rises, or it has ended.",
+                    f"{OFFSET}; or the thread that applies entries is not notified when commit_index rises, or has "
+                    "ended.",
                 )
             empty = sum(not item[2].args.entries for item in due)
             if (
@@ -214,29 +217,32 @@ def commit_never_applied(analysis: TraceAnalysis) -> Finding | None:
                 and analysis.applied.get(rpc.source, 0) >= index
             ):
                 return Finding(
-                    f"{facts} All {empty} AppendEntries with such a leader_commit were without entries.",
-                    "a heartbeat does not update commit_index, but every AppendEntries must (Figure 2); or the thread "
-                    "that applies has ended.",
+                    f"{facts} None of the {empty} AppendEntries with such a leader_commit contained entries.",
+                    "heartbeats do not update commit_index, but every AppendEntries must update it (Figure 2); or "
+                    "the thread that applies entries has ended.",
                 )
             if not analysis.other.get(APPLY):
                 # The leader's commit_index has risen, so that is not the cause.
                 return Finding(
                     f"{facts} No peer has ever put anything on apply_ch, not even the leader, peer {rpc.source}."
                     f"{_threads(analysis, peer)}",
-                    "the thread that applies was never started, is not notified when commit_index rises, or has ended.",
+                    "the thread that applies entries was never started, is not notified when commit_index rises, or "
+                    "has ended.",
                 )
             return Finding(
                 facts,
-                "commit_index is not updated, or the thread that applies is not notified of that, or has ended.",
+                "commit_index is not updated; or the thread that applies entries is not notified when it rises, or "
+                "has ended.",
             )
         own = [rpc for rpc in analysis.led if rpc.source == peer and rpc.method == APPEND and rpc.args is not None]
         ahead = [rpc for rpc in own if rpc.args.leader_commit > applied]
         if ahead and ahead[0].sent_ns <= analysis.end_ns - _SOON_NS and not _applies_lately(analysis, peer):
             facts = (
-                f"Since {at(ahead[0].sent_ns)} peer {peer} has sent leader_commit {ahead[0].args.leader_commit}, but "
-                f"{duration(analysis.end_ns - ahead[0].sent_ns)} later it has itself applied only up to {applied}."
+                f"At {at(ahead[0].sent_ns)} peer {peer} sent leader_commit {ahead[0].args.leader_commit}, but "
+                f"{duration(analysis.end_ns - ahead[0].sent_ns)} later that peer itself has applied entries only up "
+                f"to {applied}."
             )
-            likely = "the thread that applies is not notified when commit_index rises, or it has ended."
+            likely = "the thread that applies entries is not notified when commit_index rises, or has ended."
             snapshot = stopped_after_snapshot(analysis, peer, ahead[0].sent_ns)
             if snapshot:
                 return Finding(f"{facts} {snapshot}", f"{OFFSET}; or {likely}")

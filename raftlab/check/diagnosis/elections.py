@@ -46,10 +46,10 @@ def _failed_elections(analysis: TraceAnalysis) -> list[Campaign]:
 
 
 def _elections(analysis: TraceAnalysis, campaigns: list[Campaign]) -> str:
-    """ "Since 31.204 s: 14 elections, terms 128–141, no leader." """
+    """ "In 14 elections since 31.204 s (terms 128–141) no peer became leader." """
     found = {campaign.term for campaign in campaigns}
     many = f"{len(found)} election{'s' if len(found) > 1 else ''}"
-    return f"Since {at(analysis.leaderless_ns)}: {many}, {terms(found)}, no leader."
+    return f"In {many} since {at(analysis.leaderless_ns)} ({terms(found)}) no peer became leader."
 
 
 @diagnosis(280)
@@ -83,7 +83,7 @@ def split_votes(analysis: TraceAnalysis) -> Finding | None:
     apart = f"within {duration(gap_ns)} of each other" if gap_ns else "at the same instant"
     facts = (
         f"{_elections(analysis, campaigns)} In {_of_them(len(split), len(by_term))} two or more peers campaigned "
-        f"{apart}, and a vote takes {duration(trip_ns)} to come back."
+        f"{apart}, and the round trip of a vote takes {duration(trip_ns)}."
     )
     waits = _campaign_gaps(campaigns)
     if waits and median(waits) < 4 * trip_ns:
@@ -96,7 +96,8 @@ def split_votes(analysis: TraceAnalysis) -> Finding | None:
         )
     if _same_draw_each_time(analysis, list(by_term.values())):
         return Finding(
-            f"{facts} All {len(analysis.connected)} peers did so every time, though the time between elections varies.",
+            f"{facts} Each time, all {len(analysis.connected)} peers campaigned together, though the time between "
+            "elections varies.",
             "split votes. All peers draw the same random numbers, because they use the same seed. Remove "
             "random.seed(), or use a different seed for each peer (§5.2).",
         )
@@ -111,7 +112,8 @@ def split_votes(analysis: TraceAnalysis) -> Finding | None:
     return Finding(
         facts,
         "split votes. Election timeouts differ by less than a round trip. Widen the random range (§9.3). If it is "
-        "wide, draw one timeout per reset of the timer: with a new one at every check of the clock, the shortest wins.",
+        "wide already, draw one timeout each time the timer is reset: if every check of the clock draws a new one, "
+        "the shortest counts.",
     )
 
 
@@ -165,11 +167,11 @@ def votes_one_after_another(analysis: TraceAnalysis) -> Finding | None:
     campaign, unasked = found[-1]
     many = f" It is the last of {len(found)} such campaigns." if len(found) > 1 else ""
     return Finding(
-        f"{_elections(analysis, campaigns)} In term {campaign.term} peer {campaign.peer} asked peer "
+        f"{_elections(analysis, campaigns)} In term {campaign.term} peer {campaign.peer} requested the vote of peer "
         f"{campaign.requests[-1].target} at {at(campaign.requests[-1].sent_ns)}, got no answer, and never asked "
         f"{peers(unasked)}.{many}",
-        "the candidate requests votes one after the other, so a peer that does not answer delays the election. Request "
-        "all in parallel, each call in a separate thread (§5.2).",
+        "the candidate requests votes one after the other, so a peer that does not answer delays the election. "
+        "Request all votes in parallel, and make each call in a separate thread (§5.2).",
     )
 
 
@@ -227,15 +229,15 @@ def votes_denied_without_reason(analysis: TraceAnalysis) -> Finding | None:
     if all(denial.shorter_log_of_a_later_term for denial in denials):
         causes.append(
             "the lengths of the logs are compared first. Compare the terms of the last entries first: the later term "
-            "is more up to date, and the length counts only if they are equal (§5.4.1)"
+            "is more up to date, and the length counts only if these terms are equal (§5.4.1)"
         )
     elif all(denial.candidate.log == denial.voter_log for denial in denials):
-        causes.append("equal logs are up to date: compare with >=, not with > (§5.4.1)")
+        causes.append("a log that equals the voter's is up to date: compare with >=, not with > (§5.4.1)")
         if all(vote.rpc is None for vote in analysis.votes):
             facts += " No peer has ever granted a vote."
             causes.append(
-                "the voter treats a request of its own term as one of an earlier term: perhaps the function that "
-                "decides that returns nothing, and None is false"
+                "the voter treats a request of its own term like one of an earlier term; perhaps the function that "
+                "compares the terms returns nothing, and None is false"
             )
     if kept_vote:
         causes.append("voted_for is not cleared when a new term begins (§5.2)")
@@ -299,8 +301,8 @@ def winner_never_acts(analysis: TraceAnalysis) -> Finding | None:
         f"At {at(won_ns)} peer {campaign.peer} had {len(voters) + 1} of {analysis.servers} votes in term "
         f"{campaign.term} (its own and those of {peers(voters)}), and never sent AppendEntries in that term.{again}",
         f"peer {campaign.peer} won term {campaign.term} and did not notice, or did not act. Check how votes are "
-        "counted, that a reply of the same term leaves it a candidate (only a higher one makes it a follower, §5.1), "
-        "and that a winner sends heartbeats at once (§5.2).",
+        "counted, that a candidate stays one after a reply of its own term (only a higher term makes it a follower, "
+        "§5.1), and that a winner sends heartbeats at once (§5.2).",
     )
 
 
@@ -322,37 +324,35 @@ def no_candidates(analysis: TraceAnalysis) -> Finding | None:
     heard = sum(
         1 for rpc in analysis.all_rpcs if rpc.target in analysis.connected and (rpc.delivered_ns or 0) > since_ns
     )
-    facts = f"For {duration(quiet_ns)}, since {at(since_ns)}, no peer has campaigned, and no connected peer leads."
+    facts = f"No peer has campaigned for {duration(quiet_ns)}, since {at(since_ns)}, and no connected peer leads."
     own = [event.detail.service_method for event in analysis.own_calls if event.at_ns >= since_ns]
     if own:
         method, count = Counter(own).most_common(1)[0]
         return Finding(
             f"{facts} Meanwhile peers called {method}, which is not an RPC from the paper, {times(count)}.",
-            f"if a peer must win {method} before it campaigns, check which peers reject it, and why.",
+            f"if a peer must win {method} before it campaigns, check which peers reject {method}, and why.",
         )
     risen = _terms_beyond_messages(analysis)
     if risen:
         return Finding(
             f"{facts} But terms have risen: {_and(f'peer {peer} is in {term}' for peer, term in risen)}, and no "
-            "message contains such a term.",
+            "message contains any of these terms.",
             "the election timer works, but the requests are not sent: the code that requests votes ends before call(), "
             "perhaps with an exception that is swallowed.",
         )
     sleeper = sleeper_of(analysis, sorted(analysis.connected))
     if sleeper is not None:
-        return Finding(f"{facts} {asleep(sleeper)}", f"if that is the election timer, {IN_SECONDS}")
+        return Finding(f"{facts} {asleep(sleeper)}", f"if that thread is the election timer, {IN_SECONDS}")
     if analysis.campaigns and last == since_ns:
         latest = [c for c in analysis.campaigns if c.term == analysis.campaigns[-1].term]
-        facts += (
-            f" The last candidates: {peers(c.peer for c in latest)}, in term {latest[-1].term}, without a majority."
-        )
+        facts += f" The last campaign, by {peers(c.peer for c in latest)} in term {latest[-1].term}, got no majority."
         return Finding(
             facts,
             "a candidate that does not win does not try again; its election timer must keep running (§5.2).",
         )
     if not analysis.all_campaigns:
         facts += " No peer has ever sent a RequestVote."
-    likely = "is its thread started, and does it continue after every change of role?"
+    likely = "is its thread started, and does that thread continue after every change of role?"
     if heard:
         return Finding(
             f"{facts} Meanwhile {heard} requests arrived.",
@@ -424,13 +424,13 @@ def stale_candidates(analysis: TraceAnalysis) -> Finding | None:
     own = sum(campaign.peer == starved for campaign in campaigns)
     campaigned = f"campaigned {times(own)}" if own else "never campaigned"
     return Finding(
-        f"Since {at(since_ns)}: {len(found)} elections, {terms(found)}, and nothing was committed. Candidates whose "
-        f"logs are too old for a majority: {shown}. Peer {starved} could win (its log {log_end(logs[starved])}) and "
-        f"{campaigned}: from {at(from_ns)} on it granted no vote and heard from no leader for {duration(waited_ns)}, "
-        f"but it denied {len(denied)} votes, at most {duration(peace_ns)} apart.",
-        "denying a vote, or any RPC, resets the election timer, so candidates that cannot win keep the one that can "
-        "from campaigning. Reset it only when the peer grants a vote, hears from the current leader, or campaigns "
-        "(§5.2).",
+        f"In {len(found)} elections since {at(since_ns)} ({terms(found)}) nothing was committed. These candidates had "
+        f"logs that were too old to win a majority: {shown}. Peer {starved} could win (its log "
+        f"{log_end(logs[starved])}) and {campaigned}: from {at(from_ns)} on it granted no vote and heard from no "
+        f"leader for {duration(waited_ns)}, but it denied {len(denied)} votes, at most {duration(peace_ns)} apart.",
+        "denying a vote, or receiving any RPC, resets the election timer. So candidates that cannot win prevent the "
+        "peer that can win from campaigning. Reset the timer only when the peer grants a vote, hears from the "
+        "current leader, or campaigns (§5.2).",
     )
 
 

@@ -23,10 +23,10 @@ def prev_beyond_the_log(analysis: TraceAnalysis) -> Finding | None:
     if prev <= last:
         return None
     return Finding(
-        f"Peer {call.target} received AppendEntries from peer {call.source} with prev_log_index {prev}, and its log "
-        f"has never gone beyond entry {last}, according to its messages.",
-        "it reads the term of an entry that it does not have. First check whether the log reaches prev_log_index, and "
-        "reject if not (Figure 2: AppendEntries 2).",
+        f"Peer {call.target} received AppendEntries from peer {call.source} with prev_log_index {prev}. According to "
+        f"its messages, peer {call.target}'s log has never gone beyond entry {last}.",
+        "the peer reads the term of an entry that it does not have. First check whether the log reaches "
+        "prev_log_index, and reject the request if it does not (Figure 2: AppendEntries 2).",
     )
 
 
@@ -116,7 +116,7 @@ def answers_mixed_up(analysis: TraceAnalysis) -> Finding | None:
     return Finding(
         f"Two requests were waiting at peer {error.node}: {asked[-1].name} from peer {asked[-1].source} since "
         f"{at(asked[-1].delivered_ns or 0)} and {other[-1].name} from peer {other[-1].source} since "
-        f"{at(other[-1].delivered_ns or 0)}. It returned the answer to the second as the answer to the first.",
-        "several handlers take their answers from one shared queue or field, and one takes the answer of another. Use "
-        "a separate queue or variable for each call.",
+        f"{at(other[-1].delivered_ns or 0)}. The peer returned the answer to the second as the answer to the first.",
+        "several handlers take their answers from one shared queue or field, and one handler takes an answer meant "
+        "for another. Use a separate queue or variable for each call.",
     )

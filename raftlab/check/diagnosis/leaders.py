@@ -45,7 +45,7 @@ def leader_reports_false(analysis: TraceAnalysis) -> Finding | None:
         return None
     return Finding(
         f"Peer {leader} sent AppendEntries of term {term} from {at(sent[0].sent_ns)} to {at(until_ns)}, and "
-        f"{peers(followers)} followed it. But its get_state(), called at {at(state.asked_ns)}, returned "
+        f"{peers(followers)} followed it. But get_state() on that peer, called at {at(state.asked_ns)}, returned "
         "is_leader=False.",
         "the election works, and get_state() is wrong. Perhaps it compares the role with a value that is never equal, "
         "such as a string with an enum.",
@@ -72,10 +72,10 @@ def leader_calls_itself(analysis: TraceAnalysis) -> Finding | None:
     if len(found) < 2 and not any(silent_ns > S for _, silent_ns in found):
         return None
     rpc, _ = found[-1]
-    many = f" That happened to {len(found)} leaders." if len(found) > 1 else ""
+    many = f" This happened to {len(found)} leaders." if len(found) > 1 else ""
     return Finding(
         f"Peer {rpc.source}, leader of term {rpc.args.term}, sent itself an AppendEntries at {at(rpc.sent_ns)}, "
-        f"answered it, and has sent nothing as leader of that term since.{many}",
+        f"answered it, and has sent nothing as leader of that term since then.{many}",
         "a leader that receives AppendEntries from itself becomes a follower. Do not send to peers[me].",
     )
 
@@ -209,18 +209,18 @@ def heartbeats_too_slow(analysis: TraceAnalysis) -> Finding | None:
         return Finding(
             f"{facts} No leader has sent any peer a second AppendEntries. The last leader was peer {leader[0]}. "
             f"{describe_threads(own_threads(analysis, leader))}",
-            "heartbeats stop after the first round: their thread has ended, or it fails each time and the exception is "
-            "swallowed (except Exception: pass).",
+            "heartbeats stop after the first round: the thread that sends them has ended, or fails each time and the "
+            "exception is swallowed (except Exception: pass).",
         )
     sleeper = sleeper_of(analysis, [deposed.leader])
     if sleeper is not None:
         return Finding(
-            f"{facts} {asleep(sleeper)}", f"heartbeats are too slow. If that thread sends them, {IN_SECONDS}"
+            f"{facts} {asleep(sleeper)}", f"heartbeats come too rarely. If that thread sends them, {IN_SECONDS}"
         )
     return Finding(
         facts,
-        "heartbeats are too slow for these election timeouts, or their sender waits for something. Send several per "
-        "shortest timeout (§5.2, §5.6).",
+        "heartbeats come too rarely for these election timeouts, or their sender waits for something. Send several "
+        "heartbeats within the shortest timeout (§5.2, §5.6).",
     )
 
 
@@ -265,8 +265,8 @@ def heartbeats_do_not_reset_the_timer(analysis: TraceAnalysis) -> Finding | None
     many = f" This happened {times(len(found))} since {at(analysis.since_fault_ns)}." if len(found) > 1 else ""
     return Finding(
         f"Peer {deposed.campaign.peer} campaigned at {at(deposed.campaign.at_ns)}, {duration(silent_ns)} after an "
-        f"AppendEntries from its leader, peer {deposed.leader}, had arrived. It had received {len(deposed.heard)} of "
-        f"them in term {deposed.term}, at most {duration(max(deposed.gaps))} apart.{many}",
+        f"AppendEntries from its leader, peer {deposed.leader}, had arrived. It had received {len(deposed.heard)} "
+        f"AppendEntries in term {deposed.term}, at most {duration(max(deposed.gaps))} apart.{many}",
         "a valid AppendEntries, with or without entries, does not reset the election timer (§5.2).",
     )
 
@@ -284,7 +284,7 @@ def leadership_transferred(analysis: TraceAnalysis) -> Finding | None:
         f"Peer {deposed.leader} led term {deposed.term}, and at {at(call.at_ns)} it sent peer {campaign.peer} "
         f"{method}, which is not an RPC from the paper. {duration(campaign.at_ns - call.at_ns).capitalize()} later "
         f"peer {campaign.peer} campaigned. This happened {times(len(found))} since {at(analysis.since_fault_ns)}.",
-        f"if {method} transfers leadership, leaders do so too often. Without failures the leader must stay.",
+        f"if {method} transfers leadership, leaders do so too often. If nothing fails, the leader must stay the same.",
     )
 
 
@@ -314,10 +314,12 @@ def no_step_down(analysis: TraceAnalysis) -> Finding | None:
         return None
     if how == "reply":
         source = f"from peer {teacher.target}'s reply to its {teacher.name}"
-        likely = "it ignores a higher term in a reply. Step down on any higher term (§5.1)."
+        likely = "the peer ignores a higher term in a reply. Step down on any higher term (§5.1)."
     else:
         source = f"from peer {teacher.source}'s {teacher.name}"
-        likely = "it does not adopt a higher term in a request. Become a follower of that term, even as leader (§5.1)."
+        likely = (
+            "the peer does not adopt a higher term in a request. Become a follower of that term, even as leader (§5.1)."
+        )
     return Finding(
         f"At {at(when_ns)} peer {rpc.source} learned of term {term} {source}, and {duration(rpc.sent_ns - when_ns)} "
         f"later it still sends {rpc.name} of term {rpc.args.term}.",

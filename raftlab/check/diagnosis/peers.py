@@ -26,30 +26,31 @@ _FROM_OUTSIDE = ("start", "get_state", "snapshot", *(rpc.method_name for rpc in 
 # What the holder of a lock waits for, and what is wrong with that.
 _HOLDERS = {
     WaitKind.OWN_LOCK: (
-        "One of its threads waits for a lock that it holds itself.",
+        "One of the peer's threads waits for a lock that this thread itself holds.",
         "a method that takes the lock is called by a method that already holds it.",
     ),
     WaitKind.LOST_LOCK: (
-        "Its threads wait for a lock whose holder has ended without releasing it.",
+        "The peer's threads wait for a lock whose holder has ended without releasing it.",
         "a method takes the lock with acquire() and returns or raises without release(). `with self.mu:` always "
         "releases it.",
     ),
     WaitKind.SPACE: (
-        "The thread that holds its lock waits for room in apply_ch.",
-        "it holds its lock while it puts a message on apply_ch. The service may itself be waiting for that lock (in "
-        "snapshot(), say). Release it before the put().",
+        "The thread that holds the peer's lock waits for room in apply_ch.",
+        "the peer holds its lock while it puts a message on apply_ch. The service may be waiting for the same lock "
+        "(for example in snapshot()). Release the lock before the put().",
     ),
     WaitKind.REPLY: (
-        "The thread that holds its lock waits for the reply to a call.",
-        "it holds its lock during a call. Release it before call(), take it again after the reply, and check all state "
-        "again.",
+        "The thread that holds the peer's lock waits for the reply to a call.",
+        "the peer holds its lock during a call. Release the lock before call(), take it again after the reply, and "
+        "check all state again.",
     ),
     WaitKind.SLEEP: (
-        "The thread that holds its lock sleeps.",
-        "it holds its lock while it sleeps. Release it before, and check all state again afterwards.",
+        "The thread that holds the peer's lock sleeps.",
+        "the peer holds its lock while it sleeps. Release the lock before sleep(), and check all state again "
+        "afterwards.",
     ),
 }
-_ANY_HOLDER = ("", "it holds its lock while it waits for something else. Release it before.")
+_ANY_HOLDER = ("", "the peer holds its lock while it waits for something else. Release the lock before waiting.")
 
 
 @diagnosis(40, rules=("start-returns-at-once",), any_fields=True, alone=True)
@@ -62,7 +63,8 @@ def start_waits_for_the_lock(analysis: TraceAnalysis) -> Finding | None:
     _, likely = _HOLDERS.get(holder.kind, _ANY_HOLDER)
     meanwhile = "slept" if holder.kind is WaitKind.SLEEP else f"waited for {holder.kind.value}"
     return Finding(
-        f"start() on peer {call.node} had to wait for the lock. {holder.task} held it and {meanwhile}{path(holder)}.",
+        f"start() on peer {call.node} had to wait for the lock. {holder.task} held the lock and "
+        f"{meanwhile}{path(holder)}.",
         likely,
     )
 
@@ -85,13 +87,13 @@ def lock_held_while_waiting(analysis: TraceAnalysis) -> Finding | None:
             return None  # only known: some threads wait for a lock
     observed, likely = _HOLDERS.get(
         WaitKind.REPLY if call is not None else wait_kind,
-        (f"The thread that holds its lock waits for {wait_kind.value}.", _ANY_HOLDER[1]),
+        (f"The thread that holds the peer's lock waits for {wait_kind.value}.", _ANY_HOLDER[1]),
     )
     if call is not None:
-        gone = "" if call.target in analysis.connected else ", which is cut off or down"
+        gone = "" if call.target in analysis.connected else ", which is disconnected or down"
         observed = (
-            f"Meanwhile its threads waited for its lock, and one of them for the answer to the {call.name} that it "
-            f"sent at {at(call.sent_ns)} to peer {call.target}{gone}."
+            "Meanwhile the peer's threads waited for its lock, and one of them waited for the answer to the "
+            f"{call.name} that it had sent at {at(call.sent_ns)} to peer {call.target}{gone}."
         )
     return Finding(f"{facts} {observed}", likely)
 
@@ -118,12 +120,12 @@ def answers_only_after_its_call(analysis: TraceAnalysis) -> Finding | None:
         call = _call_under_way(analysis, peer, since_ns, until_ns)
         if until_ns >= analysis.end_ns or len(together) < max(3, len(requests)) or call is None:
             continue
-        gone = "" if call.target in analysis.connected else ", which is cut off or down"
+        gone = "" if call.target in analysis.connected else ", which is disconnected or down"
         return Finding(
-            f"{_silence(analysis, peer, since_ns, until_ns, requests)} Then it answered all of them at once. The "
-            f"{call.name} that it sent at {at(call.sent_ns)} to peer {call.target}{gone}, had no answer by then.",
-            "it makes a call while it holds its lock, or in the thread that answers requests. A call may take seconds: "
-            "release the lock before call(), take it again after the reply, and check all state again.",
+            f"{_silence(analysis, peer, since_ns, until_ns, requests)} Then it answered all of them at once. By then "
+            f"it had no answer to the {call.name} that it had sent at {at(call.sent_ns)} to peer {call.target}{gone}.",
+            "the peer makes a call while it holds its lock, or in the thread that answers requests. A call may take "
+            "seconds: release the lock before call(), take it again after the reply, and check all state again.",
         )
     return None
 
@@ -153,13 +155,13 @@ def calls_in_the_thread_that_answers(analysis: TraceAnalysis) -> Finding | None:
     over_ns = following if call.replied_ns is None else call.replied_ns
     if over_ns - oldest.delivered_ns < S:
         return None
-    gone = "" if call.target in analysis.connected else ", which is cut off or down"
+    gone = "" if call.target in analysis.connected else ", which is disconnected or down"
     return Finding(
-        f"Peer {error.peer} has never made two calls at a time. From {at(call.sent_ns)} to {at(over_ns)} it waited for "
-        f"peer {call.target}{gone}, to answer its {call.name}. The {oldest.name} from peer {oldest.source}, which "
-        f"arrived at {at(oldest.delivered_ns)}, had to wait too.",
-        "it makes calls in the thread that answers requests. A call may take seconds, and all requests wait meanwhile: "
-        "make each call in a separate thread.",
+        f"Peer {error.peer} has never made two calls at a time. From {at(call.sent_ns)} to {at(over_ns)} it waited "
+        f"for the answer to its {call.name} to peer {call.target}{gone}. Meanwhile the {oldest.name} from peer "
+        f"{oldest.source}, which arrived at {at(oldest.delivered_ns)}, had to wait.",
+        "the peer makes calls in the thread that answers requests. A call may take seconds, and all requests must "
+        "wait for it: make each call in a separate thread.",
     )
 
 
@@ -171,9 +173,9 @@ def waits_for_room_and_answers_nothing(analysis: TraceAnalysis) -> Finding | Non
         stalled = None if peer in held or peer not in analysis.up else _stalled(analysis, peer)
         if stalled is not None:
             return Finding(
-                f"{_silence(analysis, peer, *stalled)} One of its threads waits for room in apply_ch.",
-                "its main thread puts messages on apply_ch itself, and the service may be waiting for that thread (in "
-                "snapshot(), say). Put messages on apply_ch in a separate thread.",
+                f"{_silence(analysis, peer, *stalled)} One of the peer's threads waits for room in apply_ch.",
+                "the peer's main thread puts messages on apply_ch itself, and the service may be waiting for that "
+                "thread (for example in snapshot()). Put messages on apply_ch in a separate thread.",
             )
     return None
 
@@ -196,12 +198,14 @@ def inactive_peer(analysis: TraceAnalysis) -> Finding | None:
                 wait, method = asks
                 return Finding(
                     f"{facts} {wait.task} {doing(wait)}{path(wait)}.",
-                    f"one of its own threads calls {method}(), which waits for the peer's main thread: that is the "
-                    f"calling thread itself, or one that waits for it. Do the work of {method}() directly instead.",
+                    f"one of the peer's own threads calls {method}(), which waits for the peer's main thread. But the "
+                    f"main thread is the caller itself, or waits for the caller. Do the work of {method}() directly "
+                    "instead.",
                 )
             return Finding(
                 f"{facts} {describe_threads(threads)}" if threads else facts,
-                "its main thread has ended, or waits for itself or for a thread that waits for it.",
+                "the peer's main thread has ended, or waits for itself, or waits for a thread that waits for the "
+                "main thread.",
             )
     return None
 
@@ -226,13 +230,13 @@ def call_waits_for_a_thread(analysis: TraceAnalysis) -> Finding | None:
     if call.stack[-1].function == "__init__":
         return Finding(
             f"The constructor of peer {call.node} has not returned: it waits for {call.kind.value}{path(call)}.",
-            "__init__ runs a loop that never ends; start a thread for it, and return. Or __init__ waits for a thread "
-            "that it has not started yet.",
+            "__init__ runs a loop that never ends: start a thread for the loop, and return. Or __init__ waits for a "
+            "thread that it has not started yet.",
         )
     return Finding(
-        f"{call.task} of peer {call.node} waits for {call.kind.value}{path(call)}, so for another thread of that peer. "
-        f"{describe_threads(threads)}",
-        "the thread that should serve it was never started or has ended, or it waits for something itself.",
+        f"{call.task} of peer {call.node} waits for {call.kind.value}{path(call)}. Only another thread of that peer "
+        f"can end this wait. {describe_threads(threads)}",
+        "the thread that should end the wait was never started, has ended, or waits for something itself.",
     )
 
 
@@ -327,8 +331,9 @@ def no_lock_during_a_save(analysis: TraceAnalysis) -> Finding | None:
         return None
     return Finding(
         f"{found} Disks are slow in this test.",
-        "it does not hold the lock during the save, so one thread reads or sends what another has only half changed. "
-        "Take the lock before reading state, and hold it until the save is done and the reply is decided.",
+        "the peer does not hold its lock during the save, so one thread reads or sends state that another thread has "
+        "only half changed. Take the lock before reading state, and hold it until the save is done and the reply is "
+        "decided.",
     )
 
 
@@ -416,22 +421,22 @@ def voted_again_after_restart(analysis: TraceAnalysis) -> Finding | None:
             lost = [e for e in saves if e.at_ns > earlier.at_ns and not _may_hold(e.detail.raft_state, candidate)]
             if lost:
                 return Finding(
-                    f"{facts} The state that it saved at {at(with_the_vote[0].at_ns)} may contain the first vote. The "
-                    f"state of {at(lost[0].at_ns)} does not: none of its values is {candidate}.",
-                    "voted_for was cleared in between, without a new term: by a snapshot, or when it heard from its "
-                    "leader. A vote is valid for the whole term (§5.2).",
+                    f"{facts} The state that the peer saved at {at(with_the_vote[0].at_ns)} may contain the first "
+                    f"vote, but the state saved at {at(lost[0].at_ns)} does not: none of its values is {candidate}.",
+                    "voted_for was cleared between these saves, without a new term: by a snapshot, or when the peer "
+                    "heard from its leader. A vote is valid for the whole term (§5.2).",
                 )
         if not _may_hold(saves[-1].detail.raft_state, candidate):
             return Finding(
-                f"{facts} The state that it saved last, at {at(saves[-1].at_ns)}, does not contain that vote: none of "
-                f"its values is {earlier.candidate}.",
+                f"{facts} The state that the peer saved last, at {at(saves[-1].at_ns)}, does not contain that vote: "
+                f"none of its values is {earlier.candidate}.",
                 "its vote did not survive the crash. Save current_term and voted_for before answering, and restore "
                 "both in __init__ (Figure 2, persistent state).",
             )
         return Finding(
-            f"{facts} The state that it saved last, at {at(saves[-1].at_ns)}, may contain that vote.",
-            "voted_for is not restored in __init__, or it is ignored later, or cleared without a new term (when it "
-            "hears from the leader of the same term, say): a vote is valid for the whole term (§5.2).",
+            f"{facts} The state that the peer saved last, at {at(saves[-1].at_ns)}, may contain that vote.",
+            "voted_for is not restored in __init__, is ignored later, or is cleared without a new term (for example "
+            "when the peer hears from the leader of the same term). A vote is valid for the whole term (§5.2).",
         )
     return None
 

@@ -57,13 +57,13 @@ def same_index_rejected(analysis: TraceAnalysis) -> Finding | None:
             if analysis.snapshot_of(leader) and not any(rpc.method == INSTALL for rpc in analysis.led):
                 return Finding(
                     f"{facts} Peer {leader} has a snapshot, and has sent no InstallSnapshot.",
-                    "next_index does not decrease after a rejection; or the follower needs entries that are no longer "
-                    "in the leader's log: then the leader must send its snapshot (§7).",
+                    "next_index does not decrease after a rejection; or the follower needs entries that are no "
+                    "longer in the leader's log; in that case the leader must send its snapshot (§7).",
                 )
             return Finding(
                 facts,
-                "next_index does not decrease after a rejection, or the conflict hint in the reply is not lower. It "
-                "must decrease until the logs match (§5.3).",
+                "next_index does not decrease after a rejection, or the conflict hint in the reply does not lower "
+                "it. next_index must decrease until the logs match (§5.3).",
             )
     return None
 
@@ -85,12 +85,12 @@ def back_up_one_by_one(analysis: TraceAnalysis) -> Finding | None:
         return None
     first, last = run[0], run[-1]
     return Finding(
-        f"Peer {leader}, leader of term {term}, backed up one entry at a time for peer {follower}: "
-        f"{len(run)} AppendEntries in a row were rejected, with prev_log_index {first.args.prev_log_index} down to "
-        f"{last.args.prev_log_index}, from {at(first.sent_ns)} on, within "
+        f"Peer {leader}, leader of term {term}, backed up one entry at a time for peer {follower}: {len(run)} "
+        f"AppendEntries in a row, with prev_log_index from {first.args.prev_log_index} down to "
+        f"{last.args.prev_log_index}, were rejected from {at(first.sent_ns)} on, within "
         f"{duration((last.replied_ns or last.sent_ns) - first.sent_ns)}.",
-        "that is too slow if logs differ a lot. Let the follower report where the conflicting term begins, and skip a "
-        "whole term per rejection (§5.3, the paragraph on reducing rejected AppendEntries).",
+        "this is too slow if logs differ a lot. Let the follower report where the conflicting term begins, and skip "
+        "a whole term per rejection (§5.3, the paragraph on reducing rejected AppendEntries).",
     )
 
 
@@ -114,11 +114,11 @@ def same_snapshot_again(analysis: TraceAnalysis) -> Finding | None:
             if offset is not None:
                 what = f"the part at offset {offset} of {what}"
                 likely = (
-                    "it ignores the answer. Send the next part or, if the follower has lost the earlier ones, the "
-                    "first part again (Figure 13)."
+                    "the leader ignores the answer. Send the next part or, if the follower has lost the earlier "
+                    "ones, the first part again (Figure 13)."
                 )
             return Finding(
-                f"Peer {leader}, leader of term {term}, sent peer {follower} {what}: {len(repeated)} times from "
+                f"Peer {leader}, leader of term {term}, sent peer {follower} {what} {len(repeated)} times from "
                 f"{at(repeated[0].sent_ns)} on, each time after peer {follower} had answered the previous one.",
                 likely,
             )
@@ -155,10 +155,10 @@ def no_answer_treated_as_rejection(analysis: TraceAnalysis) -> Finding | None:
             first, last = lower[0], lower[-1]
             return Finding(
                 f"Peer {leader}, leader of term {term}, got no answer from peer {follower} and backed up: at "
-                f"{at(first.sent_ns)} it sent prev_log_index {first.args.prev_log_index}, at {at(last.sent_ns)} "
-                f"{last.args.prev_log_index}. Peer {follower} has rejected nothing in that term.",
-                "it treats a call that returns None as a rejection. None says nothing about the follower's log: keep "
-                "next_index, and try again (§5.3).",
+                f"{at(first.sent_ns)} it sent prev_log_index {first.args.prev_log_index}, and at {at(last.sent_ns)} "
+                f"it sent {last.args.prev_log_index}. Peer {follower} has rejected nothing in that term.",
+                "the leader treats a call that returns None as a rejection. None says nothing about the follower's "
+                "log: leave next_index unchanged, and try again (§5.3).",
             )
     return None
 
@@ -189,12 +189,13 @@ def acknowledged_sent_again(analysis: TraceAnalysis) -> Finding | None:
         return None
     rpc, known = again[-1]
     return Finding(
-        f"{len(again)} of {len(carrying)} AppendEntries with entries, and {_size(rpc for rpc, _ in again)} of their "
-        f"{_size(carrying)} bytes, repeat entries that the follower had acknowledged before. At {at(rpc.sent_ns)} peer "
+        f"{len(again)} of {len(carrying)} AppendEntries with entries repeat entries that the follower had already "
+        f"acknowledged ({_size(rpc for rpc, _ in again)} of {_size(carrying)} bytes). At {at(rpc.sent_ns)} peer "
         f"{rpc.source}, leader of term {rpc.args.term}, sent peer {rpc.target} the entries from "
-        f"{rpc.args.prev_log_index + 1} on, though peer {rpc.target} had acknowledged all up to {known}.",
-        "next_index is not increased on success, or decreases on a late answer (match_index never decreases), or is "
-        "not used to choose entries. Send each follower the entries from its next_index on (§5.3).",
+        f"{rpc.args.prev_log_index + 1} on, though peer {rpc.target} had acknowledged all entries up to {known}.",
+        "next_index is not increased on success, or decreases after a late answer (match_index must never decrease), "
+        "or is not used to choose which entries to send. Send each follower the entries from its next_index on "
+        "(§5.3).",
     )
 
 
@@ -223,11 +224,11 @@ def sent_before_the_answer(analysis: TraceAnalysis) -> Finding | None:
         return None
     rpc = again[-1]
     return Finding(
-        f"{len(again)} of {carrying} AppendEntries with entries were sent while the answer to the same entries was in "
-        f"flight. For example, at {at(rpc.sent_ns)} peer {rpc.source} sent peer {rpc.target} the entries from "
-        f"{rpc.args.prev_log_index + 1} on once more.",
-        "every start() sends all unacknowledged entries. Use one sender thread per follower: entries that are started "
-        "while it waits for an answer go out with its next call.",
+        f"{len(again)} of {carrying} AppendEntries with entries were sent while the answer to an earlier request with "
+        f"the same entries was in flight. For example, at {at(rpc.sent_ns)} peer {rpc.source} sent peer {rpc.target} "
+        f"the entries from {rpc.args.prev_log_index + 1} on once more.",
+        "every start() sends all unacknowledged entries. Use one sender thread per follower: entries that are "
+        "started while that thread waits for an answer are sent with its next call.",
     )
 
 
@@ -296,11 +297,11 @@ def start_never_sent(analysis: TraceAnalysis) -> Finding | None:
         if slow := _on_its_way(sent, analysis.end_ns):
             return Finding(
                 f"{facts} {slow}",
-                "entries are sent too slowly. Send more of them per message, and the next ones sooner.",
+                "entries are sent too slowly. Send more entries per message, and send the next message sooner.",
             )
         if sent:
             return Finding(
-                f"{facts} {len(sent)} were sent without it.",
+                f"{facts} Meanwhile the leader sent {len(sent)} requests without it.",
                 "the command is not appended to the log, or heartbeats do not contain the entries from next_index on "
                 "(§5.3).",
             )

@@ -21,7 +21,7 @@ def stopped_after_snapshot(analysis: TraceAnalysis, peer: str, since_ns: int) ->
     origin = analysis.snapshot_of(peer)
     if origin is None or origin.since_ns > since_ns:
         return ""
-    return f"Since {at(origin.since_ns)} a snapshot has replaced the beginning of its log ({origin.how})."
+    return f"Since {at(origin.since_ns)} a snapshot has replaced the beginning of the peer's log ({origin.how})."
 
 
 @diagnosis(310, rules=("starts-in-order", "honest-candidate"))
@@ -78,10 +78,11 @@ def unsaved_after_the_snapshot(analysis: TraceAnalysis) -> Finding | None:
     assert request is not None
     return Finding(
         f"Until {at(saves[-1].at_ns)} peer {peer} saved the entries that it received. Then it saved its snapshot, "
-        f"which ends with entry {analysis.snapshot_index(peer or '')}. After that it acknowledged an AppendEntries "
-        f"that ends with entry {request.last_index} without a save.",
-        "it assumes that it has these entries already. The log that it kept after the snapshot is too long: shifted by "
-        "one, or truncated at an index from which last_included_index was subtracted twice, or not at all (§7).",
+        f"which ends with entry {analysis.snapshot_index(peer or '')}. After that, without a save, it acknowledged an "
+        f"AppendEntries that ends with entry {request.last_index}.",
+        "the peer assumes that it has these entries already. After the snapshot its log is too long: the log is "
+        "shifted by one, or was truncated at an index from which last_included_index was subtracted twice or not at "
+        "all (§7).",
     )
 
 

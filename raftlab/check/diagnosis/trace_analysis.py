@@ -366,4 +366,4 @@ def terms(found: Iterable[int]) -> str:
 
 
 def log_end(log: tuple[int, int]) -> str:
-    return "is empty" if log == (0, 0) else f"ends at {log[1]} of term {log[0]}"
+    return "is empty" if log == (0, 0) else f"ends with entry {log[1]} of term {log[0]}"

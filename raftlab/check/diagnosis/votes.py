@@ -61,18 +61,22 @@ def vote_for_peer_0_forgotten(analysis: TraceAnalysis) -> Finding | None:
     first, second = twice[-1]
     if first.candidate != "0" or analysis.restarts_between(first.voter, first.at_ns, second.at_ns):
         return None
-    facts = f"Peer {first.voter}'s first vote in term {first.term} was for peer 0, and it voted again nevertheless."
+    facts = f"Peer {first.voter}'s first vote in term {first.term} was for peer 0, but it voted again in that term."
     zero = (
         "0 is the number of a peer, and Python treats it as false: write `voted_for is None`, not `not voted_for`, and "
         'do not use the number of a peer for "no vote" (§5.2).'
     )
     if first.voter == first.candidate:
-        likely = "voted_for is not set to its own number when it campaigns; or it is, and 0 is treated as no vote."
+        likely = "the candidate does not set voted_for to its own number; or it does, but 0 is treated as no vote."
         return Finding(facts, f"{likely} {zero}")
     refusal = _refusal_after_another_vote(analysis)
     if refusal is None:
         return Finding(
-            facts, f"voted_for is not checked before a vote is granted; or it is, and 0 is treated as no vote. {zero}"
+            facts,
+            (
+                "voted_for is not checked before a vote is granted; or it is checked, but 0 is treated as no vote. "
+                f"{zero}"
+            ),
         )
     before, rpc = refusal
     return Finding(
@@ -194,13 +198,13 @@ def earlier_votes_counted(analysis: TraceAnalysis) -> Finding | None:
         f"peer {peer} in term {earlier[peer].args.term} (its answer arrived at {at(earlier[peer].replied_ns or 0)})"
         for peer in missing
     )
-    facts = f"In term {term} {in_this_term} voted for peer {leader}. In earlier terms others did: {given}."
+    facts = f"In term {term} {in_this_term} voted for peer {leader}. In earlier terms other peers did: {given}."
     late = [peer for peer in missing if campaign is not None and (earlier[peer].replied_ns or 0) >= campaign.at_ns]
     if late and len(now) + len(late) + 1 >= analysis.quorum:
         return Finding(
             facts,
-            "it counts a reply to a request of an earlier term. When a reply arrives, compare the term of its request "
-            "with current_term, and drop the reply if they differ (§5.2).",
+            "the candidate counts a reply to a request of an earlier term. When a reply arrives, compare the term of "
+            "its request with current_term, and ignore the reply if they differ (§5.2).",
         )
     return Finding(
         facts,

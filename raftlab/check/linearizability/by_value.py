@@ -149,7 +149,7 @@ class _Blocks:
             write = self._write_at(get, place)
             if write in writes:
                 raise _Contradiction(
-                    Anomaly.TWICE, f"{by(write)} took effect twice: {get.client} read it at two places", write, get
+                    Anomaly.TWICE, f"{by(write)} took effect twice: {get.client} read it twice in one value", write, get
                 )
             if place and write.kind is OperationKind.PUT:
                 text = f"{by(write)} must replace the old value, but {did(get)}"
@@ -163,7 +163,7 @@ class _Blocks:
             if one is not other:
                 raise _Contradiction(
                     Anomaly.ORDER,
-                    f"{did(get)}, and {did(longest)}: different appends come right after the same value",
+                    f"{did(get)}, and {did(longest)}: in these values, different appends follow the same beginning",
                     *(one, other, get, longest),
                 )
         raise AssertionError("one value decodes in one way")
@@ -204,7 +204,7 @@ def _backwards(before: ClientOperation, after: ClientOperation, block: _Block) -
         return _Contradiction(Anomaly.UNKNOWN_VALUE, f"{did(after)} before {by(before)} was called", before, after)
     if gets == (True, False):
         seen = _saw(block, after)
-        text = f"{did(before)}, although {by(after)} had returned before that get was called; later {did(seen)}"
+        text = f"{did(before)}, although {by(after)} had returned before {_called_by(before)}; later {did(seen)}"
         return _Contradiction(Anomaly.STALE, text, after, before, seen)
     if gets == (True, True):
         text = f"{did(after)}, and a get that was called later returned an older value: {did(before)}"
@@ -247,11 +247,12 @@ def _crossed(whole: _Block, other: _Block) -> _Contradiction:
     involved = [*other.writes[:1], early, last]
     if whole.first:
         if last.kind is OperationKind.GET and not whole.writes:
-            text = f"{did(last)}, although {_known(early)} before that get was called"
+            text = f"{did(last)}, although {_known(early)} before {_called_by(last)}"
             return _Contradiction(Anomaly.STALE, text, *involved)
         return _Contradiction(
             Anomaly.LOST,
-            f"{did(_shows(whole, last))}: no put came before, although {_known(early)} before {_called_by(last)}",
+            f"{did(_shows(whole, last))}, a value without what {by(other.writes[0])} wrote, although {_known(early)} "
+            f"before {_called_by(last)}",
             *whole.writes[:1],
             _shows(whole, last),
             *involved,
@@ -266,12 +267,14 @@ def _crossed(whole: _Block, other: _Block) -> _Contradiction:
         text = f"{_known(early)}, but what it wrote is lost: {did(shown)}"
         return _Contradiction(Anomaly.LOST, text, *involved, shown)
     if last.kind is OperationKind.GET:
-        text = f"{did(last)}, but {by(other.writes[0])} had replaced it: {_known(early)} before that get was called"
+        text = (
+            f"{did(last)}, but {by(other.writes[0])} had replaced that value: {_known(early)} before {_called_by(last)}"
+        )
         return _Contradiction(Anomaly.STALE, text, *involved)
     shown = _shows(whole, last)
     text = (
-        f"{did(shown)}: nothing came between {by(base)} and {by(last)}, although {by(other.writes[0])} must have: "
-        f"{_known(first)} before {_called_by(late)}, and {_known(early)} before {_called_by(last)}"
+        f"{did(shown)}, so nothing else came between {by(base)} and {by(last)}; but {by(other.writes[0])} must have "
+        f"come between them: {_known(first)} before {_called_by(late)}, and {_known(early)} before {_called_by(last)}"
     )
     return _Contradiction(Anomaly.LOST, text, *involved, shown)
 
@@ -286,6 +289,8 @@ def _known(operation: ClientOperation) -> str:
 
 
 def _called_by(operation: ClientOperation) -> str:
+    if operation.kind is OperationKind.GET:
+        return f"{operation.client} called get({operation.key!r})"
     return f"{by(operation)} was called"
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from raftlab.check.linearizability.history import NEVER, CheckResult, ClientOperation, HistoryViolation, OperationKind
-from raftlab.check.linearizability.labels import did
+from raftlab.check.linearizability.labels import by, did
 
 _PRIME = (1 << 127) - 309
 _EXPLAIN_STEPS = 20_000  # for each attempt to leave an operation out of a violation,
@@ -191,7 +191,7 @@ class _Explainer:
         needed = [by_call[one.called] for one in kept if not one.pending or _may_matter(one, kept)]
         text = f"no order of these operations explains that {did(last)}"
         if last.kind is not OperationKind.GET:
-            text = f"no order explains these operations once {did(last)}"
+            text = f"no order explains these operations once {by(last)} has returned"
         return HistoryViolation(self._key, text, sorted(needed, key=lambda operation: operation.called))
 
     def _first_wrong_return(self) -> ClientOperation:

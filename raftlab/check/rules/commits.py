@@ -53,15 +53,15 @@ class EarnedCommit(Rule):
                 self._accept(peer, term, index, [index])  # acknowledged in some other way than Figure 2's
                 return
             self.report(
-                f"{leader} committed entry {index} of term {of_term} by counting replicas; only an entry of its own "
-                "term is committed that way, and older ones with it (Figure 8)",
+                f"{leader} committed entry {index} of term {of_term} by counting replicas; a leader may commit only "
+                "an entry of its own term that way, and older entries are committed with it (Figure 8)",
                 evidence,
             )
         entry, count = f"entry {index}{_of_term(of_term)}", len(holders) + 1
         did = f"applied {entry}" if applied else f"reports {entry} as committed (leader_commit)"
         self.report(
-            f"{leader} {did}, but {_acknowledged(holders)}: "
-            f"with the leader {count} of {facts.servers} peers{majority_note(count, facts.servers)}",
+            f"{leader} {did}, but {_acknowledged(holders)}: including the leader, that is {count} of {facts.servers} "
+            f"peers{majority_note(count, facts.servers)}",
             evidence,
         )
 
@@ -136,8 +136,8 @@ class AppliesOnlyTheCommitted(Rule):
         if highest >= index:
             self.report(
                 f"Peer {peer.name} applied entry {index}. leader_commit covers that index, but no AppendEntries has "
-                f"shown that its log matches the leader's beyond {peer.may_apply}: commit_index must not exceed the "
-                "index of the last new entry",
+                f"shown that the peer's log matches the leader's beyond entry {peer.may_apply}: commit_index must not "
+                "exceed the index of the last new entry",
                 *evidence,
             )
         self.report(
@@ -186,8 +186,8 @@ class StartsInOrder(Rule):
             and before[1] - returned[0][1] == before[2] - 1
         ):
             self.report(
-                f"start() on peer {peer.name} returned index {started.index} in term {started.term} right after "
-                f"{before[1]}"
+                f"start() on peer {peer.name} returned index {started.index} in term {started.term}, but the call "
+                f"before it had returned {before[1]}"
             )
         returned.append((self.facts.sequence, highest, count))
 
@@ -224,8 +224,8 @@ class AppliesWhatIsCommitted(Rule):
             patience_ns = self._PATIENCE_NS + self.facts.grace_ns + self.facts.snapshot_ns_max
             if owed[0] == event.incarnation and self.facts.available_ns(peer, owed[2], event.at_ns) > patience_ns:
                 self.report(
-                    f"Peer {peer.name} accepted an AppendEntries by which entry {owed[1]} is committed, and "
-                    f"{(event.at_ns - owed[2]) / 1e9:.1f} s later it has applied only up to entry {peer.applied}",
+                    f"Peer {peer.name} accepted an AppendEntries that commits entry {owed[1]}, but "
+                    f"{(event.at_ns - owed[2]) / 1e9:.1f} s later the peer has applied only up to entry {peer.applied}",
                     (owed[2], owed[3], "answered"),
                 )
         elif reply.success:

@@ -8,7 +8,7 @@ from labrpc import Message
 from labsim import Event
 from raftlab.check.failure import short
 from raftlab.check.rules.facts import Delivery, Facts, PeerFacts, same_command
-from raftlab.check.rules.rule import Reporter, Rule
+from raftlab.check.rules.rule import Reporter, Rule, peers_text
 from raftlab.trace.decoding import DecodedRequest
 from raftlab.trace.events import PersistedState, StartResult
 
@@ -192,8 +192,8 @@ class SavedBeforeCampaign(_DurabilityRule):
             lately = f" (it has saved nothing since its last answer in a lower term, at {answered_ns / 1e9:.6f} s)"
             self.report_unsaved(
                 peer,
-                f"Peer {peer.name} campaigns in term {args.term} before it saved that term{lately if since else ''}: "
-                "after a crash it could vote again in this term",
+                f"Peer {peer.name} campaigns in term {args.term} before it has saved that "
+                f"term{lately if since else ''}: after a crash it could vote again in this term",
                 (event.at_ns, message, "sent"),
             )
 
@@ -233,10 +233,10 @@ class SnapshotStays(Rule):
     def on_persist(self, event: Event, peer: PeerFacts, saved: PersistedState) -> None:
         if peer.snapshot and not saved.snapshot:
             self.report(
-                f"Peer {peer.name} had a snapshot of {len(peer.snapshot)} bytes on its disk"
-                f"{f', which ends with entry {peer.snapshot_saved},' if peer.snapshot_saved else ''} and now saves an "
-                "empty one (b'') in its place, so its content is lost. Without a new snapshot, pass None to save(): it "
-                "keeps the old one",
+                f"Peer {peer.name} had a snapshot of {len(peer.snapshot)} bytes on its "
+                f"disk{f', which ends with entry {peer.snapshot_saved},' if peer.snapshot_saved else ''} and now "
+                "saves an empty one (b'') in its place, so its content is lost. If there is no new snapshot, pass "
+                "None to save(), which then keeps the old one",
                 f"  {event.at_ns / 1e9:.6f} s  peer {peer.name} saves an empty snapshot",
             )
 
@@ -269,7 +269,7 @@ class SavedBeforeCounting(_DurabilityRule):
         self.report_unsaved(
             peer,
             f"Peer {peer.name}, leader of term {term}, reports entry {index} as committed and counts itself, but has "
-            f"saved nothing since start() returned index {first}: it would lose entry {first} in a crash",
+            f"saved nothing since its start() returned index {first}: it would lose entry {first} in a crash",
             evidence,
         )
 
@@ -312,13 +312,13 @@ class AppliedOnMajority(Rule):
         if 2 * len(savers) > self.facts.servers or self._is_being_started(command):
             return
         _, by, _, at_ns = starts[-1]
-        peers = f"peer{'s' if len(savers) > 1 else ''} {', '.join(savers)}" if savers else "no peer"
+        saves = f"only of saves by {peers_text(savers)}" if savers else "of no save"
         self.report(
-            f"Peer {peer.name} applied {short(command)} at index {index}. It can know of a save of that entry by "
-            f"{peers}, of {self.facts.servers}",
+            f"Peer {peer.name} applied {short(command)} at index {index} without knowing that a majority of "
+            f"{self.facts.servers} peers has saved that entry: it could know {saves}",
             f"  {at_ns / 1e9:.6f} s  start({short(command)}) returned index {index} on peer {by}",
-            f"  {event.at_ns / 1e9:.6f} s  peer {peer.name} applied it, and no chain of messages leads there from a "
-            "save by any other peer after that start()",
+            f"  {event.at_ns / 1e9:.6f} s  peer {peer.name} applied it, and since that start() no chain of messages "
+            "has led here from a save by any other peer",
             peer=peer.name,
         )
 

@@ -377,7 +377,8 @@ class VotesForTheFirst(Rule):
             heard_a_leader = peer.lower_bound_term >= term
             if self.facts.available_ns(peer, at_ns, event.at_ns) > self.facts.grace_ns and not heard_a_leader:
                 self.report(
-                    f"Peer {voter} denied its vote to peer {message.source}, the only candidate of term {term}, though "
-                    "all logs are empty. A new term begins without a vote, and equal logs are equally up to date",
+                    f"Peer {voter} denied its vote to peer {message.source}, the only candidate of term {term}, "
+                    "though all logs are empty. In a new term a peer has not voted yet, and a log that equals its "
+                    "own is up to date",
                     (at_ns, message, "answered"),
                 )

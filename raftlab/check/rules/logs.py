@@ -62,14 +62,16 @@ class LogMatching(Rule):
             if known is None:
                 known_entries[key] = (entry.command, before, event.at_ns, message)
             elif known[0] != entry.command and not same_command(known[0], entry.command):
-                self._report_difference(event, message, key, known, "with another command")
+                self._report_difference(
+                    event, message, key, known, "with a different command than when it was first sent"
+                )
             elif known[1] != before:
-                how = f"after an entry of term {before}, not of term {known[1]}"
+                how = f"after an entry of term {before}; when it was first sent, it followed one of term {known[1]}"
                 self._report_difference(event, message, key, known, how)
 
     def _report_difference(self, event: Event, message: Message, key: tuple[int, int], known: Any, how: str) -> None:
         self.report(
-            f"Peer {message.source} sends entry {key[0]} of term {key[1]} {how} as when it was first sent",
+            f"Peer {message.source} sends entry {key[0]} of term {key[1]} {how}",
             (known[2], known[3], "delivered"),
             (event.at_ns, message, "delivered"),
         )
@@ -102,8 +104,8 @@ class LeaderAppendOnly(Rule):
         at_its_end = ""
         if index and index == self.facts.peers[message.source].snapshot_saved:
             at_its_end = (
-                f". Its snapshot ends with entry {index}: the entry is gone from the log, but its term is still "
-                "needed as prev_log_term of the next entry (§7)"
+                f". The leader's snapshot ends with entry {index}: that entry is gone from the log, but its term is "
+                "still needed as prev_log_term of the next entry (§7)"
             )
         self.report(
             f"Peer {message.source} sends entry {index} with term {now}; earlier in the same leadership it had term "
@@ -133,8 +135,8 @@ class EntryTerms(Rule):
     def _explain(self, leader_term: int, entry: Any) -> str:
         if entry.term == 0:
             return (
-                ". Terms of entries begin with 1: the one with term 0 is the placeholder before the first entry, so "
-                "the slice sent begins too early. It must begin at next_index, right after prev_log_index"
+                ". Terms of entries begin with 1: the entry with term 0 is the placeholder before the first entry, "
+                "so the slice sent begins too early. The slice must begin at next_index, right after prev_log_index"
             )
         if entry.command == leader_term and entry.term in self.facts.commands:
             return (
@@ -177,7 +179,8 @@ class SuccessMeansMatch(Rule):
             and not peer.last_undecodable
         ):
             self.report(
-                f"Peer {peer.name} accepted AppendEntries after entry {index} of term {term}, which it never had",
+                f"Peer {peer.name} accepted AppendEntries after entry {index} of term {term}, an entry that it never "
+                "had",
                 (event.at_ns, message, "answered"),
             )
         matched[index] = term
@@ -204,12 +207,15 @@ class AcknowledgedEntriesStay(Rule):
             if yes is not None and snapshot is not None and snapshot.at_ns >= yes.at_ns:
                 evidence.insert(0, (snapshot.at_ns, snapshot.detail, "answered"))
                 after = (
-                    ". In between it received a snapshot. It must keep the entries after last_included_index (Figure "
-                    "13, 6), and ignore a snapshot that ends before its commit_index"
+                    ". Between the two answers it received a snapshot. A peer must keep the entries after "
+                    "last_included_index (Figure 13, 6), and ignore a snapshot that ends before its commit_index"
                 )
                 if snapshot.at_ns == yes.at_ns:
                     # The trace does not show their order.
-                    after += ". If AppendEntries begins before the snapshot's end, append the entries after that"
+                    after += (
+                        ". If AppendEntries begins before the snapshot's end, append only the entries after the "
+                        "snapshot"
+                    )
             if yes is not None:
                 evidence.insert(0, (yes.at_ns, yes.detail, "answered"))
             self.report(
@@ -263,8 +269,8 @@ class HonestCandidate(Rule):
         claimed = (args.last_log_term, args.last_log_index)
         if not self._may_have(peer, args.last_log_index, args.last_log_term) and not peer.last_undecodable:
             self.report(
-                f"Peer {peer.name} claims that its log ends with entry {claimed[1]} of term {claimed[0]}, which it "
-                "never had",
+                f"Peer {peer.name} claims that its log ends with entry {claimed[1]} of term {claimed[0]}, an entry "
+                "that it never had",
                 (event.at_ns, message, "sent"),
             )
         self._campaigned.add((peer.name, args.term))

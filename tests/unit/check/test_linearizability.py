@@ -50,12 +50,12 @@ WRONG = {
     "a value from nowhere": (["a get x", "a 1"], "a read '1' for 'x', but no operation wrote '1'"),
     "a stale read": (
         ["a put x 1", "a", "a put x 2", "a", "b get x", "b 1"],
-        "b read '1' for 'x', but put('x', '2') by a had replaced it: put('x', '2') by a had returned before that "
-        "get was called",
+        "b read '1' for 'x', but put('x', '2') by a had replaced that value: put('x', '2') by a had returned "
+        "before b called get('x')",
     ),
     "the first value after a write": (
         ["a put x 1", "a", "b get x", "b"],
-        "b read nothing for 'x', although put('x', '1') by a had returned before that get was called",
+        "b read nothing for 'x', although put('x', '1') by a had returned before b called get('x')",
     ),
     "a read that goes back": (
         ["a append x 1;", "b get x", "b 1;", "c get x", "c"],
@@ -63,8 +63,8 @@ WRONG = {
     ),
     "an append that is seen later, and not now": (
         ["a put x 1;", "a", "b append x 2;", "b", "a get x", "c get x", "a 1;", "c 1;2;"],
-        "a read '1;' for 'x', although append('x', '2;') by b had returned before that get was called; later c read "
-        "'1;2;' for 'x'",
+        "a read '1;' for 'x', although append('x', '2;') by b had returned before a called get('x'); later "
+        "c read '1;2;' for 'x'",
     ),
     "an append that is lost": (
         ["a put x 1;", "a", "b append x 2;", "b", "a get x", "a 1;"],
@@ -72,12 +72,12 @@ WRONG = {
     ),
     "an append twice": (
         ["a append x 1;", "a", "b get x", "b 1;1;"],
-        "append('x', '1;') by a took effect twice: b read it at two places",
+        "append('x', '1;') by a took effect twice: b read it twice in one value",
     ),
     "a put twice": (
         ["a put x 1;", "a", "b append x 3;", "c put x 2;", "c", "b", "b get x", "b 2;", "c get x", "c 1;"],
-        "c read '1;' for 'x', but put('x', '2;') by c had replaced it: put('x', '2;') by c had returned before that "
-        "get was called",
+        "c read '1;' for 'x', but put('x', '2;') by c had replaced that value: put('x', '2;') by c had returned "
+        "before c called get('x')",
     ),
     "an append again, on another put": (
         ["a append x 1;", "a", "b get x", "b 1;", "b put x 2;", "b", "b get x", "b 2;1;"],
@@ -85,7 +85,8 @@ WRONG = {
     ),
     "two orders of two appends": (
         ["a append x 1;", "b append x 2;", "a", "b", "c get x", "c 1;2;", "c get x", "c 2;1;"],
-        "c read '2;1;' for 'x', and c read '1;2;' for 'x': different appends come right after the same value",
+        "c read '2;1;' for 'x', and c read '1;2;' for 'x': in these values, different appends follow the same "
+        "beginning",
     ),
     "appends against the clock": (
         ["a append x 1;", "a", "b append x 2;", "b", "c get x", "c 2;1;"],
@@ -101,8 +102,8 @@ WRONG = {
     ),
     "a put between, and yet not": (
         ["a put x 1;", "a", "b put x 2;", "b", "a append x 3;", "a", "c get x", "c 1;3;"],
-        "c read '1;3;' for 'x', but put('x', '2;') by b had replaced it: put('x', '2;') by b had returned before "
-        "that get was called",
+        "c read '1;3;' for 'x', but put('x', '2;') by b had replaced that value: put('x', '2;') by b had returned "
+        "before c called get('x')",
     ),
 }
 

@@ -1030,9 +1030,15 @@ def test_half_of_four_is_not_a_majority():
 
     assert "with 2 of 4 votes: its own and peer 1's; half is not a majority" in failure_of(elected_by_half, 4).text
     text = failure_of(stored_by("1"), 4).text
-    assert "but only peer 1 has acknowledged it: with the leader 2 of 4 peers; half is not a majority" in text
-    assert "but no follower has acknowledged it: with the leader 1 of 5 peers" in failure_of(stored_by(), 5).text
-    assert "only peers 1 and 2 have acknowledged it: with the leader 3 of 7 peers" in (
+    assert (
+        "but only peer 1 has acknowledged it: including the leader, that is 2 of 4 peers; half is not a majority"
+        in text
+    )
+    assert (
+        "but no follower has acknowledged it: including the leader, that is 1 of 5 peers"
+        in failure_of(stored_by(), 5).text
+    )
+    assert "only peers 1 and 2 have acknowledged it: including the leader, that is 3 of 7 peers" in (
         failure_of(stored_by("1", "2"), 7).text
     )
 
@@ -1085,7 +1091,9 @@ def test_snapshot_between_success_and_rejection_is_explained():
         return failure_of(story_of)
 
     with_it, without, at_once = run_case(True), run_case(False), run_case(True, back_ms=5)
-    assert "In between it received a snapshot" in with_it.text and "install_snapshot" in with_it.evidence[1]
+    assert (
+        "Between the two answers it received a snapshot" in with_it.text and "install_snapshot" in with_it.evidence[1]
+    )
     assert "begins before the snapshot" in at_once.text and "begins before the snapshot" not in with_it.text
     assert "snapshot" not in without.text and len(without.evidence) == 2
 
@@ -1103,7 +1111,7 @@ def test_term_lost_at_the_end_of_the_snapshot_is_explained():
 
         return failure_of(story_of)
 
-    assert "Its snapshot ends with entry 1" in run_case(True).text
+    assert "The leader's snapshot ends with entry 1" in run_case(True).text
     assert "snapshot" not in run_case(False).text
 
 

@@ -227,7 +227,7 @@ def test_repeated_torn_saves_are_ignored(tmp_path):
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda folder: folder.mkdir(), "has no data of a peer .no owner.json.; choose another folder, or a new one"),
+        (lambda folder: folder.mkdir(), "has no data of a peer .no owner.json.; choose another folder"),
         (lambda folder: folder.touch(), "is not a folder"),
         (
             lambda folder: DurableStore(folder, DataOwner(2, 3)).close(),

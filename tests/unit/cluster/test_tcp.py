@@ -206,7 +206,7 @@ def test_peer_with_another_peer_list_is_refused(place):
     said = []
     line = place.line(Credentials(Hello("others", 2)), log=said.append, name="peer 1")
     assert not line.connect()
-    why = "peer 2 there was started with other --peers than this one: others, not ours"
+    why = "peer 2 there was started with different --peers than this one: others, not ours"
     assert said == [f"peer 1 cannot be reached: {why} (retrying until it is back)"]
     assert place.tcp.refused == {Rejection.OTHER_CLUSTER: 1}
 
@@ -267,7 +267,7 @@ def test_too_large_length_allocates_no_memory(place):
     assert place.tcp.refused == {Rejection.TOO_LARGE: 2}
     assert place.said == [
         "closed a connection from 127.0.0.1: a frame of 4,294,967,295 bytes; at most 18 are allowed "
-        "(further ones are counted, not reported)"
+        "(further cases are counted, but not reported)"
     ]
 
 

@@ -114,5 +114,5 @@ def test_long_command_is_shortened_in_a_failed_agreement():
         cfg.one("j" * 5000, 3, retry=False)
 
     run = run_test(test, load_peer(DEFAULT), 1)
-    assert "after 2 s 2 servers applied 'jjj" in str(run.error)
+    assert "2 s later 2 servers had applied 'jjj" in str(run.error)
     assert len(str(run.error)) < 400

@@ -165,7 +165,7 @@ def test_first_difference_shows_both_runs():
 
 def test_longer_run_is_shown():
     assert determinism.first_difference([SEND], [SEND, SEND]) == (
-        "Nondeterministic: after 1 equal events only the second run of one seed goes on, with\n"
+        "Nondeterministic: two runs of one seed have 1 equal events, and only the second run continues, with\n"
         "  0.001500 s  peer 0 send: Raft.request_vote 0->1 RequestVoteArgs(term=1)\n"
         "              caused at raft.py:12 in campaign"
     )

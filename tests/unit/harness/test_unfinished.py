@@ -54,7 +54,7 @@ def test_incomplete_save_is_reported_with_what_is_missing(tmp_path):
     error = error_of(path, elect)
     assert isinstance(error, Failure)
     assert error.rule == "saved-before-campaign"
-    assert "campaigns in term 1 before it saved that term" in error.text
+    assert "campaigns in term 1 before it has saved that term" in error.text
 
 
 def test_candidate_may_refuse_before_its_requests_leave(tmp_path):
@@ -90,7 +90,7 @@ def test_unfinished_method_is_reported_once_for_all_tests(tmp_path):
     told = "  NotImplementedError: 2A: ticker, §5.2"
     assert out.count(f"{told}\n  In peer 0, Thread-1 (ticker):\n      peer.py:9 in ticker") == 1
     assert out.count(told.strip()) == 2  # while it ran, and in the report
-    assert out.count("  The same in:\n") == out.count("  replay ") == 1
+    assert out.count("  The same failure in:\n") == out.count("  replay ") == 1
 
 
 def test_two_unfinished_methods_with_one_text_are_both_reported(tmp_path):
@@ -104,4 +104,4 @@ def test_two_unfinished_methods_with_one_text_are_both_reported(tmp_path):
     out = pytest_run(ROOT / "tests" / "test_2a.py", "-q", "-n0", "--seed=7", "--raft", path, cwd=tmp_path, code=1)
     assert out.count("peer.py:11 in ticker") == 1
     assert out.count("peer.py:7 in __init__") == 1
-    assert out.count("  The same in:\n") == 1
+    assert out.count("  The same failure in:\n") == 1

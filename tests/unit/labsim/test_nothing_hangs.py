@@ -310,8 +310,8 @@ def run_with(worker):
 
 
 ADVICE = (
-    "Virtual time stands still while a task runs. Every loop must wait (time.sleep, Condition.wait, Queue.get); "
-    "use labsim's locks only, and make them inside the simulation."
+    "Virtual time does not advance while a task runs. Every loop must wait (time.sleep, Condition.wait, Queue.get); "
+    "use only labsim's locks, and make them inside the simulation."
 )
 
 

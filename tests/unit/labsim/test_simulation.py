@@ -41,7 +41,10 @@ def test_a_simulation_runs_once():
     sim.run(lambda: None)
     with pytest.raises(SimulationError) as caught:
         sim.run(lambda: None)
-    assert str(caught.value) == "run(): this Simulation has run already; to repeat a run, make one with the same seed"
+    assert (
+        str(caught.value)
+        == "run(): this Simulation has run already; to repeat a run, make a new Simulation with the same seed"
+    )
 
 
 def test_a_simulation_that_failed_does_not_run_again():

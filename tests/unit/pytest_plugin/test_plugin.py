@@ -127,7 +127,7 @@ def test_one_mistake_in_many_tests_is_reported_once(run, pytester, workers):
     as_it = re.findall(rf"^FAILED (\w+)  seed 7: same failure as {first}$", while_it_ran, re.MULTILINE)
     assert {first, *as_it} == set(tests)
     # In the order of the files, whichever worker was faster.
-    report, _, others = told.partition("\n  The same in:\n")
+    report, _, others = told.partition("\n  The same failure in:\n")
     assert f"\n{tests[0]}  seed 7\n  {said}\n" in report
     assert re.findall(r"\btest_\w+", others) == tests[1:]
     assert "[gw" not in text and "short test summary" not in text
@@ -139,7 +139,7 @@ def test_two_mistakes_are_both_reported(run, pytester):
     text = run(LAB / "test_2a.py", "-q", "--seed", 7, "--raft", "peer.py", code=1).partition("= FAILURES =")[2]
     assert text.count("  AttributeError: 'Raft' object has no attribute 'nothing'\n") == 1
     assert text.count("  IndexError: list index out of range\n") == 1
-    assert "\n  The same in:\n    test_reelection_2a\n" in text
+    assert "\n  The same failure in:\n    test_reelection_2a\n" in text
 
 
 def test_failures_of_other_tests_keep_pytest_s_report(run, pytester):
@@ -244,7 +244,7 @@ def test_runs_of_one_test_are_one_line_and_one_report(run, pytester, workers):
     assert lines == ["FAILED test_moody  2 of 40 runs, seeds 103, 110: AssertionError: seed 103 is not liked"]
     assert text.count("  AssertionError: seed 103 is not liked\n") == 1
     assert "replay    pytest test_hidden.py::test_moody --seed 103 --raft " in text
-    assert "  The same in:\n    test_moody  2 of 40 runs, seeds 103, 110\n" in text
+    assert "  The same failure in:\n    test_moody  2 of 40 runs, seeds 103, 110\n" in text
     assert "1 failed in " in text
 
 

@@ -191,8 +191,8 @@ def test_flag_that_changes_once_is_benign():
     ran = race(flag)
     assert ran.error is None
     assert ran.remarks == [
-        "peer.dead is written at peer.py:20 and read at peer.py:22 without synchronization: not a failure, because "
-        "it changes once, from one constant to another; a threading.Event would be clearer"
+        "peer.dead is written at peer.py:20 and read at peer.py:22 without synchronization: this is not a "
+        "failure, because it changes once, from one constant to another; a threading.Event would be clearer"
     ]
     back = flag + "    with peer.mu:\n        peer.dead = False\n"
     assert race(back.replace("return peer.dead", "time.sleep(1)\n    seen = peer.dead")).error.rule == "race"
@@ -209,7 +209,7 @@ def two():
     assert ran.error is None
     assert ran.remarks == [
         "peer.term is written at peer.py:21 and read at peer.py:23 without synchronization: "
-        "marked as intended (any recent term will do)"
+        "this is marked as intended (any recent term will do)"
     ]
 
 

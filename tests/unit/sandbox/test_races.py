@@ -95,7 +95,7 @@ def test_benign_race_is_not_a_failure(load, tmp_path):
     program = load(edited_reference(tmp_path, (LOCK, excused)))
     run = run_test(TESTS["test_initial_election_2a"], program, 5)
     assert run.error is None
-    assert any("marked as intended (any recent value will do)" in remark for remark in run.remarks)
+    assert any("this is marked as intended (any recent value will do)" in remark for remark in run.remarks)
     assert run_test(collect(lambda make_config: None), program, 5).remarks == []
 
 

@@ -215,10 +215,10 @@ def test_snapshots_are_taken_only_in_steps():
             "campaign 0\ndeliver 0->1 vote\nexpect 1 refused 0",
             "Expected peer 1 to refuse peer 0 in term 1, but it voted",
         ),
-        ("expect 1 accepted 0", "Expected peer 1 to accept what peer 0 sent, but it has not replied yet"),
+        ("expect 1 accepted 0", "Expected peer 1 to accept an AppendEntries of peer 0, but it has not replied yet"),
         (
             "elect 0 with 1\nreplicate 0->1\nexpect 1 rejected 0",
-            "Expected peer 1 to reject what peer 0 sent last, but it",
+            "Expected peer 1 to reject the last AppendEntries of peer 0, but it",
         ),
         (
             "elect 0 with 1\nstart 0 x\nexpect 0 applied x",
@@ -239,11 +239,11 @@ def test_snapshots_are_taken_only_in_steps():
             "Expected no message in flight that matches 0->1 vote, but there is: 0->1",
         ),
         ("expect 0 down", "Expected peer 0 to be down, but it is up"),
-        ("elect 0 with 1\nexpect 1 log 1", "Expected log 1 of peer 1; it is empty"),
-        ("expect 0 commit_index 3", "Expected commit_index 3 of peer 0; it is 0"),
-        ("expect 0 voted_for 1", "Expected voted_for 1 of peer 0; it is none"),
+        ("elect 0 with 1\nexpect 1 log 1", "Expected log of peer 1 to be 1; it is empty"),
+        ("expect 0 commit_index 3", "Expected commit_index of peer 0 to be 3; it is 0"),
+        ("expect 0 voted_for 1", "Expected voted_for of peer 0 to be 1; it is none"),
         ("start 0 x", "Peer 0 refused 'x': start() says that it is not the leader (term 0)"),
-        ("elect 0 with 1\nstart 0 x refused", "Peer 0 accepted 'x' as the leader of term 1; expected it to refuse"),
+        ("elect 0 with 1\nstart 0 x refused", "Peer 0, leader of term 1, accepted 'x'; expected it to refuse"),
         ("deliver 0->1 vote again", "No delivered message matches 0->1 vote, so none can arrive again"),
         ("strict\ndeliver 0->1 append", "No message in flight matches 0->1 append, and no clock runs in a strict"),
         ("crash 0\ndeliver 0->1 vote", "No message in flight matches 0->1 vote, and peer 0 is down"),
@@ -293,7 +293,7 @@ def test_peer_that_never_campaigns_fails(tmp_path):
     instead = "        self._reset_election_timer()\n        return\n"
     (tmp_path / "raft.py").write_text(source.replace(campaigning, instead + campaigning), encoding="utf-8")
     error = fails("campaign 0\n", load_peer(tmp_path / "raft.py"))
-    assert error.text == "Peer 0 did not request votes within 10 s of its own time (§5.2)"
+    assert error.text == "Peer 0 did not request votes within 10 s on its own clock (§5.2)"
 
 
 def test_single_peer_can_campaign():
