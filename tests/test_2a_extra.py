@@ -63,7 +63,7 @@ def test_short_cut_keeps_its_leader_2a(make_config):
         cfg.connect(follower)
         time.sleep(1.0)
         disturbed += cfg.get_state(leader) != (term, True)
-    # Allow some: the paper's timeouts, 150 ms and more, are sometimes shorter than two heartbeat intervals.
+    # Allow some elections: the paper's timeouts (150 ms and more) may be shorter than two heartbeat intervals.
     if disturbed > 9:
         cfg.fail(f"{disturbed} of {cuts} disconnects of one follower for 110 ms caused an election (§5.2)")
 
@@ -93,14 +93,14 @@ def test_stale_leader_delays_nobody_2a(make_config):
     leader = cfg.check_one_leader()
     isolated = cfg.others(leader)[0]
 
-    # Alone it campaigns repeatedly, in later and later terms.
+    # While this peer is isolated, it campaigns repeatedly, in later and later terms.
     cfg.partition([isolated], cfg.others(isolated))
     time.sleep(2.0)
     before = cfg.get_state(isolated)[0]
     time.sleep(span_s)
     alone = cfg.get_state(isolated)[0] - before
 
-    # Now it receives messages from the leader, whose term is old, but its own are lost. It must continue to campaign.
+    # Now the peer gets messages from the leader, whose term is old; its own are lost. It must continue to campaign.
     cfg.link(leader, isolated, cut=False)
     time.sleep(1.0)
     heard, before = cfg.rpc_count(isolated), cfg.get_state(isolated)[0]

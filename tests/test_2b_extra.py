@@ -85,7 +85,7 @@ def test_late_reply_costs_nothing_2b(make_config):
         cfg.one(random.choice("abcdefghij") * 20_000, 3, retry=False)
     time.sleep(0.500)
 
-    # Everything is committed; now they arrive.
+    # Everything is committed; now the late replies arrive.
     before = cfg.bytes_total()
     time.sleep(5.0)
     used = cfg.bytes_total() - before

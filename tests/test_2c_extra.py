@@ -23,7 +23,7 @@ def test_vote_survives_restart_2c(make_config):
 
 
 def test_restarted_follower_waits_2c(make_config):
-    """§5.2: a server starts as a follower, and waits an election timeout for its leader."""
+    """§5.2: a server starts as a follower, and waits for its leader for an election timeout."""
     cfg = make_config(servers=3)
     cfg.begin("Test (2C): a restarted follower waits for its leader")
     cfg.one(1, 3, retry=True)
@@ -35,7 +35,7 @@ def test_restarted_follower_waits_2c(make_config):
         cfg.restart(follower)
         time.sleep(1.0)
         disturbed += cfg.get_state(leader) != (term, True)
-    # Allow some: a timeout may be hardly longer than the heartbeat interval.
+    # Allow some elections: a timeout may be hardly longer than the heartbeat interval.
     if disturbed > restarts // 2:
         cfg.fail(
             f"{disturbed} of {restarts} restarts of a follower caused an election, although the follower was always "
@@ -179,7 +179,7 @@ def crash_in_the_middle(cfg, description, when):
         leader = cfg.leader_now()
         if leader is not None:
             cfg.start(leader, random.getrandbits(31))
-            # An election sometimes, because votes are promises too.
+            # Sometimes cause an election, because votes must survive too.
             if random.random() < 0.4 and cfg.is_up(leader):
                 cfg.crash1(leader)
         time.sleep(random.uniform(0.1, 0.9))
@@ -221,7 +221,7 @@ def test_paused_leader_2c(make_config):
         sleeper, term = cfg.wait_for_leader()
         for _ in range(random.randint(1, 3)):
             cfg.start(sleeper, random.getrandbits(31))
-        # While messages are in flight, which takes 1 to 3 ms.
+        # Pause the leader while messages are in flight; a message takes 1 to 3 ms.
         time.sleep(random.uniform(0, 0.006))
         cfg.pause(sleeper)
         leader, _ = cfg.wait_for_leader(term)

@@ -107,7 +107,7 @@ def test_snapshot_init_2d(make_config):
         cfg.one(random.getrandbits(31), 3, retry=True)
 
     restart_all(cfg)
-    cfg.one(random.getrandbits(31), 3, retry=True)  # saved again, without a new snapshot
+    cfg.one(random.getrandbits(31), 3, retry=True)  # the state is saved again, without a new snapshot
     restart_all(cfg)
     cfg.one(random.getrandbits(31), 3, retry=True)
     time.sleep(ELECTION_S / 10)

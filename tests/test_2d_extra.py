@@ -3,7 +3,7 @@
 from labsim import random, time
 from raftlab.harness.service import SNAPSHOT_INTERVAL
 
-# So soon after a message of its leader no correct peer campaigns: timeouts are about 150 ms or more.
+# A correct peer does not campaign so soon after a message from its leader: timeouts are about 150 ms or more.
 QUIET_S = 0.090
 
 
@@ -138,7 +138,7 @@ def test_snapshot_of_what_it_has_2d(make_config):
         cfg.slow_snapshots(leader, 0)
         cfg.slow_snapshots(slow, 0)
         cfg.one(random.getrandbits(31), 3, retry=True)
-        # Commands that it has applied since are on its disk, or are sent again.
+        # Commands that the slow server has applied since are on its disk, or are sent again.
         cfg.crash1(slow)
         cfg.restart(slow)
 
@@ -162,7 +162,7 @@ def test_snapshot_puts_election_off_2d(make_config):
         cfg.restart(behind)
         disturbed += campaigns_though_it_hears(cfg, behind, leader, term)
         cfg.partition()
-    # Allow one, which may be due to a message in flight.
+    # One campaign proves nothing: it may be due to a message in flight.
     if disturbed >= trials - 1:
         cfg.fail(
             f"In {disturbed} of {trials} trials a follower that needed a snapshot campaigned less than "
@@ -193,7 +193,7 @@ def test_snapshot_in_new_term_2d(make_config):
         leader, term = cfg.wait_for_leader()
         behind, rival, *_ = cfg.others(leader)
         if random.random() < 0.5:
-            # It misses entries that only a snapshot has, or only an election.
+            # The server misses entries that only a snapshot has; otherwise it misses only an election.
             cfg.crash1(behind)
             start_many(cfg, leader, 2 * SNAPSHOT_INTERVAL)
         cfg.one(random.getrandbits(31), 4, retry=True)

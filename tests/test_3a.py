@@ -17,7 +17,7 @@ def test_speed_3a(make_kv_config):
 
 
 def speed(cfg, description):
-    """A client that waits for each reply is faster than one operation per heartbeat."""
+    """A client that waits for each reply must complete more than one operation per heartbeat."""
     cfg.begin(description)
     cfg.no_delays()
     client = cfg.make_client()
@@ -59,7 +59,7 @@ def test_unreliable_one_key_3a(make_kv_config):
 
 
 def test_one_partition_3a(make_kv_config):
-    """Clients of the minority get no reply; clients of the majority do, and do not read uncommitted values."""
+    """Clients of the minority get no replies. Clients of the majority get replies without uncommitted values."""
     cfg = make_kv_config(servers=5)
     cfg.begin("Test (3A): progress in majority")
     everywhere = cfg.make_client()

@@ -18,7 +18,7 @@ def test_paused_leader_3a(make_kv_config):
         cfg.connect_client(writer, cfg.others(leader))
         cfg.wait_for_leader(after_term=term)
         writer.put("x", written(number))
-        # When it resumes, this request is waiting, and all messages of the other servers.
+        # When the leader resumes, this request and all messages of the other servers are waiting.
         at = cfg.spawn([reader], lambda me, client: client.get("x"))
         time.sleep(0.05)
         cfg.resume(leader)

@@ -55,7 +55,7 @@ def test_snapshot_brings_the_seen_requests_3b(make_kv_config):
         fill(cfg, other, 40, number)
         cfg.partition()
         time.sleep(ELECTION_S / 2)
-        # It alone is connected to both others, so it becomes leader sometimes.
+        # Only this server is connected to both others, so it becomes leader sometimes.
         cfg.crash1(leader)
         cfg.connect_client(client, range(3))
         cfg.connect_client(other, range(3))
