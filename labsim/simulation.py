@@ -878,7 +878,7 @@ class Simulation:
             Livelock(
                 f"Livelock at {self.now:.6f} s: tasks have switched {self._livelock_switches:,} times and virtual time "
                 "has not advanced. Wait on a Condition, or sleep for more than 0 s.\n"
-                f"Running in turn:\n{waits.describe_waits(running)}",
+                f"These tasks run in turn:\n{waits.describe_waits(running)}",
                 waits=running,
             )
         )

@@ -109,7 +109,7 @@ def credentials(args: argparse.Namespace, addresses: list[Address], me: int = CL
         try:
             result.check(address)
         except RpcError as error:
-            raise UsageError(f"{error}: --cert, --key, --ca") from None
+            raise UsageError(f"{error} (--cert, --key and --ca)") from None
     return result
 
 

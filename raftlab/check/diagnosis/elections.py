@@ -165,7 +165,7 @@ def votes_one_after_another(analysis: TraceAnalysis) -> Finding | None:
     if 2 * len(found) < len(campaigns) or (len(found) < 2 and longest_ns < S):
         return None
     campaign, unasked = found[-1]
-    many = f" It is the last of {len(found)} such campaigns." if len(found) > 1 else ""
+    many = f" This is the last of {len(found)} such campaigns." if len(found) > 1 else ""
     return Finding(
         f"{_elections(analysis, campaigns)} In term {campaign.term} peer {campaign.peer} requested the vote of peer "
         f"{campaign.requests[-1].target} at {at(campaign.requests[-1].sent_ns)}, got no answer, and never asked "
@@ -296,7 +296,7 @@ def winner_never_acts(analysis: TraceAnalysis) -> Finding | None:
     if not found:
         return None
     campaign, won_ns, voters = found[-1]
-    again = f" It is the last of {len(found)} such elections." if len(found) > 1 else ""
+    again = f" This is the last of {len(found)} such elections." if len(found) > 1 else ""
     return Finding(
         f"At {at(won_ns)} peer {campaign.peer} had {len(voters) + 1} of {analysis.servers} votes in term "
         f"{campaign.term} (its own and those of {peers(voters)}), and never sent AppendEntries in that term.{again}",
@@ -426,8 +426,8 @@ def stale_candidates(analysis: TraceAnalysis) -> Finding | None:
     return Finding(
         f"In {len(found)} elections since {at(since_ns)} ({terms(found)}) nothing was committed. These candidates had "
         f"logs that were too old to win a majority: {shown}. Peer {starved} could win (its log "
-        f"{log_end(logs[starved])}) and {campaigned}: from {at(from_ns)} on it granted no vote and heard from no "
-        f"leader for {duration(waited_ns)}, but it denied {len(denied)} votes, at most {duration(peace_ns)} apart.",
+        f"{log_end(logs[starved])}) and {campaigned}. For {duration(waited_ns)} from {at(from_ns)} on it granted no "
+        f"vote and heard from no leader, but it denied {len(denied)} votes, at most {duration(peace_ns)} apart.",
         "denying a vote, or receiving any RPC, resets the election timer. So candidates that cannot win prevent the "
         "peer that can win from campaigning. Reset the timer only when the peer grants a vote, hears from the "
         "current leader, or campaigns (§5.2).",

@@ -116,7 +116,8 @@ def answers_mixed_up(analysis: TraceAnalysis) -> Finding | None:
     return Finding(
         f"Two requests were waiting at peer {error.node}: {asked[-1].name} from peer {asked[-1].source} since "
         f"{at(asked[-1].delivered_ns or 0)} and {other[-1].name} from peer {other[-1].source} since "
-        f"{at(other[-1].delivered_ns or 0)}. The peer returned the answer to the second as the answer to the first.",
+        f"{at(other[-1].delivered_ns or 0)}. The peer returned the answer to the second request as the answer to the "
+        "first.",
         "several handlers take their answers from one shared queue or field, and one handler takes an answer meant "
         "for another. Use a separate queue or variable for each call.",
     )

@@ -184,15 +184,15 @@ def heartbeats_too_slow(analysis: TraceAnalysis) -> Finding | None:
         return None
     deposed, timeout_ns = found[-1]
     waiting = _waiting_for(analysis, deposed)
-    many = f" It is one of {len(found)} such elections since {at(analysis.since_fault_ns)}." if len(found) > 1 else ""
+    many = f" This is one of {len(found)} such elections since {at(analysis.since_fault_ns)}." if len(found) > 1 else ""
     follower = deposed.campaign.peer
     if deposed.heard:
-        silence = f"nothing after {at(deposed.heard[-1].sent_ns)}; {duration(timeout_ns)} later"
+        silence, later = f"nothing after {at(deposed.heard[-1].sent_ns)}", "later"
     else:
-        silence = f"nothing at all; {duration(timeout_ns)} after its vote for peer {deposed.leader}"
+        silence, later = "nothing at all", f"after its vote for peer {deposed.leader}"
     facts = (
-        f"Peer {deposed.leader} led term {deposed.term} and sent peer {follower} {silence}, at "
-        f"{at(deposed.campaign.at_ns)}, peer {follower}'s election timer expired.{many}"
+        f"Peer {deposed.leader} led term {deposed.term} and sent peer {follower} {silence}. At "
+        f"{at(deposed.campaign.at_ns)}, {duration(timeout_ns)} {later}, peer {follower}'s election timer expired.{many}"
     )
     if waiting is not None:
         facts += (

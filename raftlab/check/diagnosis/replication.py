@@ -57,8 +57,8 @@ def same_index_rejected(analysis: TraceAnalysis) -> Finding | None:
             if analysis.snapshot_of(leader) and not any(rpc.method == INSTALL for rpc in analysis.led):
                 return Finding(
                     f"{facts} Peer {leader} has a snapshot, and has sent no InstallSnapshot.",
-                    "next_index does not decrease after a rejection; or the follower needs entries that are no "
-                    "longer in the leader's log; in that case the leader must send its snapshot (§7).",
+                    "next_index does not decrease after a rejection. Or the follower needs entries that are no "
+                    "longer in the leader's log; then the leader must send its snapshot (§7).",
                 )
             return Finding(
                 facts,
@@ -86,9 +86,9 @@ def back_up_one_by_one(analysis: TraceAnalysis) -> Finding | None:
     first, last = run[0], run[-1]
     return Finding(
         f"Peer {leader}, leader of term {term}, backed up one entry at a time for peer {follower}: {len(run)} "
-        f"AppendEntries in a row, with prev_log_index from {first.args.prev_log_index} down to "
-        f"{last.args.prev_log_index}, were rejected from {at(first.sent_ns)} on, within "
-        f"{duration((last.replied_ns or last.sent_ns) - first.sent_ns)}.",
+        f"AppendEntries in a row were rejected within {duration((last.replied_ns or last.sent_ns) - first.sent_ns)} "
+        f"from {at(first.sent_ns)} on, with prev_log_index from {first.args.prev_log_index} down to "
+        f"{last.args.prev_log_index}.",
         "this is too slow if logs differ a lot. Let the follower report where the conflicting term begins, and skip "
         "a whole term per rejection (§5.3, the paragraph on reducing rejected AppendEntries).",
     )
@@ -227,8 +227,8 @@ def sent_before_the_answer(analysis: TraceAnalysis) -> Finding | None:
         f"{len(again)} of {carrying} AppendEntries with entries were sent while the answer to an earlier request with "
         f"the same entries was in flight. For example, at {at(rpc.sent_ns)} peer {rpc.source} sent peer {rpc.target} "
         f"the entries from {rpc.args.prev_log_index + 1} on once more.",
-        "every start() sends all unacknowledged entries. Use one sender thread per follower: entries that are "
-        "started while that thread waits for an answer are sent with its next call.",
+        "every start() sends all unacknowledged entries. Use one sender thread per follower: entries that start() "
+        "adds while that thread waits for an answer are sent with its next call.",
     )
 
 

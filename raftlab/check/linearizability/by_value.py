@@ -204,7 +204,7 @@ def _backwards(before: ClientOperation, after: ClientOperation, block: _Block) -
         return _Contradiction(Anomaly.UNKNOWN_VALUE, f"{did(after)} before {by(before)} was called", before, after)
     if gets == (True, False):
         seen = _saw(block, after)
-        text = f"{did(before)}, although {by(after)} had returned before {_called_by(before)}; later {did(seen)}"
+        text = f"{did(before)}, although {by(after)} had returned before {_was_called(before)}; later {did(seen)}"
         return _Contradiction(Anomaly.STALE, text, after, before, seen)
     if gets == (True, True):
         text = f"{did(after)}, and a get that was called later returned an older value: {did(before)}"
@@ -247,12 +247,12 @@ def _crossed(whole: _Block, other: _Block) -> _Contradiction:
     involved = [*other.writes[:1], early, last]
     if whole.first:
         if last.kind is OperationKind.GET and not whole.writes:
-            text = f"{did(last)}, although {_known(early)} before {_called_by(last)}"
+            text = f"{did(last)}, although {_had_returned(early)} before {_was_called(last)}"
             return _Contradiction(Anomaly.STALE, text, *involved)
         return _Contradiction(
             Anomaly.LOST,
-            f"{did(_shows(whole, last))}, a value without what {by(other.writes[0])} wrote, although {_known(early)} "
-            f"before {_called_by(last)}",
+            f"{did(_shows(whole, last))}, a value without what {by(other.writes[0])} wrote, although "
+            f"{_had_returned(early)} before {_was_called(last)}",
             *whole.writes[:1],
             _shows(whole, last),
             *involved,
@@ -264,17 +264,19 @@ def _crossed(whole: _Block, other: _Block) -> _Contradiction:
     alone = len(list(other.members())) == 1
     if alone and early.kind is OperationKind.APPEND:
         shown = _shows(whole, last)
-        text = f"{_known(early)}, but what it wrote is lost: {did(shown)}"
+        text = f"{_had_returned(early)}, but what it wrote is lost: {did(shown)}"
         return _Contradiction(Anomaly.LOST, text, *involved, shown)
     if last.kind is OperationKind.GET:
         text = (
-            f"{did(last)}, but {by(other.writes[0])} had replaced that value: {_known(early)} before {_called_by(last)}"
+            f"{did(last)}, but {by(other.writes[0])} had replaced that value: {_had_returned(early)} before "
+            f"{_was_called(last)}"
         )
         return _Contradiction(Anomaly.STALE, text, *involved)
     shown = _shows(whole, last)
     text = (
         f"{did(shown)}, so nothing else came between {by(base)} and {by(last)}; but {by(other.writes[0])} must have "
-        f"come between them: {_known(first)} before {_called_by(late)}, and {_known(early)} before {_called_by(last)}"
+        f"come between them: {_had_returned(first)} before {_was_called(late)}, and {_had_returned(early)} "
+        f"before {_was_called(last)}"
     )
     return _Contradiction(Anomaly.LOST, text, *involved, shown)
 
@@ -284,11 +286,11 @@ def _shows(block: _Block, operation: ClientOperation) -> ClientOperation:
     return operation if operation.kind is OperationKind.GET else _saw(block, operation)
 
 
-def _known(operation: ClientOperation) -> str:
+def _had_returned(operation: ClientOperation) -> str:
     return did(operation) if operation.kind is OperationKind.GET else f"{by(operation)} had returned"
 
 
-def _called_by(operation: ClientOperation) -> str:
+def _was_called(operation: ClientOperation) -> str:
     if operation.kind is OperationKind.GET:
         return f"{operation.client} called get({operation.key!r})"
     return f"{by(operation)} was called"

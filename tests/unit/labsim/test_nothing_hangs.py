@@ -228,7 +228,7 @@ def test_a_livelock_names_the_limit_the_fix_and_who_takes_turns():
     assert report_of(caught)[:3] == [
         "Livelock at 0.000000 s: tasks have switched 1,000 times and virtual time has not advanced. "
         "Wait on a Condition, or sleep for more than 0 s.",
-        "Running in turn:",
+        "These tasks run in turn:",
         "  poller of peer-0 is ready to run",
     ]
     assert report_of(caught)[3].endswith("time.sleep(0)")
