@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+
 
 def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
@@ -16,5 +20,5 @@ def duration(seconds: float) -> str:
 
 
 def printable(text: str) -> str:
-    """Replace the control characters that XML 1.0 cannot represent."""
-    return "".join(c if c in "\t\n\r" or c >= " " else "?" for c in text)
+    """Replace the control characters, and what XML 1.0 cannot represent."""
+    return _UNPRINTABLE.sub("?", text)

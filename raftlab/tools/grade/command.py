@@ -53,7 +53,7 @@ from raftlab.tools.selection import SCENARIO, SelectionError, load_tests, not_la
 FOLDER = Path("build/grade")
 _SEED_FILE = "seed"
 _NAMED_MAX = 6  # in a line
-_LINE_EVERY_S = 10.0
+_LINE_EVERY_S = 60.0  # in a log file
 _TEST_SUFFIXES = (".py", SCENARIO)
 _REFERENCE = ROOT / PEER / "raft.py"  # absent in some courses, and always on Gradescope
 _REFERENCE_SERVICE = ROOT / SERVICE / "server.py"
@@ -144,7 +144,7 @@ def main(args: argparse.Namespace) -> int:
     except OSError as error:
         return _fail(_reason(error))
     if missing_sandbox() and not args.no_sandbox:
-        return _fail(missing_sandbox())
+        return _fail(f"{missing_sandbox()}, or grade without the sandbox: --no-sandbox")
     try:
         with sigterm_as_interrupt(), exclusive_lock(args.out, "lab grade"):
             store = ResultsStore(args.out, AssignmentKey.of(assignment, rubric))
@@ -210,14 +210,7 @@ def _validate(assignment: Assignment, args: argparse.Namespace, console: Console
     if validation.remaining:
         many = f"{counted(len(validation.remaining), 'test')}, {counted(validation.runs_wanted, 'run')}"
         _print(console, f"  validating the tests on {validation.solution}: {many}")
-        reported_s = time.monotonic()
-
-        def lines() -> None:
-            nonlocal reported_s
-            if time.monotonic() - reported_s > _LINE_EVERY_S:
-                reported_s = time.monotonic()
-                _print(console, f"  {validation.runs_made:,} of {validation.runs_wanted:,} runs")
-
+        lines = _regularly(console, lambda: f"  {validation.runs_made:,} of {validation.runs_wanted:,} runs")
         with _live(lambda: _validation_display(validation), console, otherwise=lines) as show:
             validation.run(_jobs(args), show)
     for remark in validation.remarks:
@@ -328,7 +321,8 @@ def _grade(
 
     try:
         class_ = [write_submitted(submission, args.out) for submission in class_]
-        with _live(lambda: _display(progress), console) as show:
+        lines = _regularly(console, lambda: _progress_line(progress))
+        with _live(lambda: _display(progress), console, otherwise=lines) as show:
 
             def watch() -> None:
                 write_new()
@@ -421,6 +415,25 @@ def _summary(results: Sequence[Result], class_list: ClassList, progress: GradePr
         lines.append(f"  exports   {out}/{EXPORTS}/")
     lines.append(f"  students  {out}/students/")
     return "\n".join(lines)
+
+
+def _regularly(console: Console, line: Callable[[], str]) -> Callable[[], None]:
+    """A function that prints the line when it is called, but at most once a minute."""
+    reported_s = time.monotonic()
+
+    def report() -> None:
+        nonlocal reported_s
+        if time.monotonic() - reported_s > _LINE_EVERY_S:
+            reported_s = time.monotonic()
+            _print(console, line())
+
+    return report
+
+
+def _progress_line(progress: GradeProgress) -> str:
+    runs = progress.runs_made + progress.runs_stored + progress.runs_not_needed
+    at = _joined([f"{name}: {test}" for name, test in list(progress.at.items())])
+    return f"  {runs:,} of {progress.runs_wanted:,} runs; {at}"
 
 
 @contextmanager

@@ -72,7 +72,7 @@ def write_class(
     title: str,
     out: Path,
     *,
-    class_list: ClassList,
+    class_list: ClassList = NO_CLASS_LIST,
     ignored: Mapping[str, str] = MappingProxyType({}),
     provenance: Mapping[str, str] = MappingProxyType({}),
 ) -> None:

@@ -258,7 +258,16 @@ def _minimized(test: _VisibleTest, artifacts: Artifacts) -> Html:
     ways = [test.link(artifacts.shrunk_page, "Step through it")] if artifacts.shrunk_page else []
     if artifacts.choices:
         replay = el("code", command_line(f"lab replay {artifacts.choices}", {"isolated": True}))
-        ways.append(join([test.link(artifacts.choices, "replay it from this file"), " (", replay, ")"]))
+        ways.append(
+            join(
+                [
+                    "save " if ways else "Save ",
+                    test.link(artifacts.choices, "this file"),
+                    " beside your folder raft and run ",
+                    replay,
+                ]
+            )
+        )
     links = join(" or " if n % 2 else ways[n // 2] for n in range(2 * len(ways) - 1))
     text = artifacts.timeline.rstrip()
     timeline = el("pre", text, class_="wide", tabindex="0")

@@ -34,7 +34,7 @@ def missing_sandbox() -> str:
         what = "libseccomp cannot be used here, so submissions could communicate and start processes"
     else:
         return ""
-    return f"{what}; install what is missing ({confinement.INSTALL}), or grade without the sandbox: --no-sandbox"
+    return f"{what}; install what is missing ({confinement.INSTALL})"
 
 
 def run_pool(jobs: int) -> LocalPool:

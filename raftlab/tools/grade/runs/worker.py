@@ -218,10 +218,15 @@ def _outcome(launcher: SandboxedLauncher, test: LabTest, request: RunRequest, ru
         return _unloadable(outcome, shown_path(str(run.error), test, request))
     if outcome.ending is Ending.FORCED:
         # Where it was at that moment is chance, and would differ from one grading to the next.
-        outcome.report = "\n".join(line for line in outcome.report.splitlines() if ".py:" not in line)
+        outcome.report = without_stack(outcome.report)
         outcome.digest, outcome.virtual_s, outcome.events = "", 0.0, 0
         outcome.text, outcome.where, outcome.mistake = without_numbers(outcome.text), "", ""
     return outcome
+
+
+def without_stack(report: str) -> str:
+    lines = (line.removesuffix(" It is here:") for line in report.splitlines() if ".py:" not in line)
+    return "\n".join(lines)
 
 
 def _unloadable(outcome: Outcome, why: str) -> Outcome:

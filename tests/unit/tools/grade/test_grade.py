@@ -20,11 +20,16 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from rich.console import Console
 
+from labsim import Simulation
+from labsim.watchdog import describe_unresponsive
 from raftlab.harness.outcome import Ending, Outcome
 from raftlab.tools.cli import main as lab
 from raftlab.tools.grade import command as grade_command
+from raftlab.tools.grade.grader import GradeProgress
 from raftlab.tools.grade.output import as_csv, as_gradescope, as_junit, write_submitted
+from raftlab.tools.grade.runs.worker import without_stack
 from raftlab.tools.grade.submission_loader import Submission, WantedFiles, load_submissions
 from raftlab.tools.grade.values.results import Result, TestResult
 from raftlab.tools.grade.values.rubric import GradedTest, Rubric
@@ -102,6 +107,48 @@ def test_junit_has_the_shown_tests_and_is_xml() -> None:
     suite = ElementTree.fromstring(as_junit(a_result()))
     assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("2", "1", "0")
     assert [case.get("name") for case in suite] == ["test_x_2a", "test_y_2a"]
+
+
+def test_junit_is_xml_whatever_a_submission_prints() -> None:
+    (public, good, hidden) = a_result().tests
+    runs = [msgspec.structs.replace(run, report="\x00\x1b\ud800\ufffe\uffff]]>\U0001fffe") for run in public.runs]
+    result = Result("an\ufffe", "", (), (replace(public, runs=tuple(runs)), good, hidden))
+    suite = ElementTree.fromstring(as_junit(result))
+    assert suite.get("name") == "an?"
+    assert "?????]]>\U0001fffe" in (suite[0][0].text or "")
+
+
+def test_report_of_a_killed_run_ends_its_sentences() -> None:
+    text = describe_unresponsive(Simulation(1), "never waits", sys._getframe())
+    assert "It is here:\n" in text
+    left = without_stack(text)
+    assert ".py:" not in left and "It is here" not in left
+    assert "never waits, at 0.000000 s (virtual).\nVirtual time stands still" in left
+
+
+def test_long_phases_are_not_silent(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    progress = GradeProgress(2, 1000, at={"ann": "test_x_2a", "bob": "test_y_2a"})
+    progress.count(made=10, stored=20, not_needed=30)
+    report = grade_command._regularly(Console(), lambda: grade_command._progress_line(progress))
+    report()
+    assert capsys.readouterr().out == ""
+    monkeypatch.setattr(grade_command, "_LINE_EVERY_S", -1.0)
+    report()
+    assert capsys.readouterr().out == "  60 of 1,000 runs; ann: test_x_2a, bob: test_y_2a\n"
+
+
+def test_missing_sandbox_names_the_option_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grade_command, "missing_sandbox", lambda: "bubblewrap is missing")
+    (tmp_path / "ann.py").write_text("def (")
+    (tmp_path / "rubric.toml").write_text(ONLY_2A)
+    command = ["grade", str(tmp_path / "ann.py"), "--rubric", str(tmp_path / "rubric.toml"), "--no-validation"]
+    command += ["--out", str(tmp_path / "out")]
+    assert lab(command) == 2
+    assert "bubblewrap is missing, or grade without the sandbox: --no-sandbox" in capsys.readouterr().err
+    assert lab([*command, "--no-sandbox"]) == 0
+    assert "No sandbox: bubblewrap is missing\n" in capsys.readouterr().out
 
 
 def test_the_table_is_no_formula() -> None:
