@@ -41,8 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--force",
         action="store_true",
-        help=f"write into a folder that is not empty; {', '.join(STUDENTS)} are kept if they differ, as are files "
-        "that are not part of the handout",
+        help="write into a folder that is not empty; keep its files that are not part of the handout, and "
+        f"{', '.join(STUDENTS)} if they differ from the handout",
     )
 
 

@@ -141,7 +141,7 @@ class ResultsStore:
             "submission"
         )
         if not self._records and (self._out / "scores.csv").exists():
-            raise ResultsStoreError(f"{self._out}: has a table, but no stored results to add a submission to. {fix}")
+            raise ResultsStoreError(f"{self._out}: cannot add a submission to a table without stored results. {fix}")
         strange = [other for other, record in others.items() if record is None or record.exam != self.key]
         if not strange:
             return

@@ -238,9 +238,9 @@ def _same_run(run: Run, record: records.Record | None, code: dict[str, str]) -> 
         return f"  No recorded failure to compare with (digest {run.digest})."
     changed = records.changes(record.code, code)
     if changed and run.digest == record.digest:
-        return f"  Same run as recorded, although these parts have changed since then: {', '.join(changed)}."
+        return f"  Same run as recorded, although these parts have changed since the recording: {', '.join(changed)}."
     if changed:
-        return f"  Not the recorded run: these parts have changed since then: {', '.join(changed)}."
+        return f"  Not the recorded run: these parts have changed since the recording: {', '.join(changed)}."
     if not record.digest:
         return "  When this run was recorded, it ended its process; this time it did not."
     if run.digest == record.digest:

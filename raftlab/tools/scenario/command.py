@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help=f"scenario, or folder of scenarios (default: {TESTS}/scenarios)",
     )
-    seed = replace(SEED, default=PLAYED_WITH, help="seed for what the steps leave open: timeouts and scheduling")
+    seed = replace(SEED, default=PLAYED_WITH, help="seed that decides timeouts and scheduling")
     add_options(add, *RUN_OF_PEER, seed, TIMELINE)
     add(
         "--from",

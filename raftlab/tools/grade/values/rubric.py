@@ -234,7 +234,7 @@ class Rubric(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     def _problem(self) -> str:
         for part, points in self.points.items():
             if part not in (*PARTS, OTHER):
-                return f"points.{part}: a part is one of {', '.join(PARTS)} or {OTHER}"
+                return f"points.{part}: the part must be one of {', '.join(PARTS)} or {OTHER}"
             if not 0 <= points < math.inf:
                 return f"points.{part}: must be 0 or more, got {points:g}"
         each = [("", self.runs, self.pass_rate), *((f"tests.{n}.", t.runs, t.pass_rate) for n, t in self.tests.items())]
@@ -255,7 +255,7 @@ class Rubric(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
             if not 0 <= extra.points < math.inf:
                 return f"{name}.points: must be 0 or more, got {extra.points:g}"
             if extra.points and not extra.runs:
-                return f"{name}.points: needs {name}.runs; set how many runs are made"
+                return f"{name}.points: needs {name}.runs, the number of runs; set it"
         for name in Limits.__struct_fields__:
             if getattr(self.limits, name) < 1:
                 return f"limits.{name}: must be at least 1, got {getattr(self.limits, name)}"

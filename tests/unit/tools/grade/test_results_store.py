@@ -141,7 +141,7 @@ def test_table_without_results_is_not_overwritten(course: Course, capsys: pytest
     course.out.mkdir()
     (course.out / "scores.csv").write_text("submission,score\nzoe,100\n")
     assert course.grade(course.class_ / "ann.py") == 2
-    assert "out: has a table, but no stored results to add a submission to. Grade" in capsys.readouterr().err
+    assert "out: cannot add a submission to a table without stored results. Grade" in capsys.readouterr().err
     assert course.scores == {"zoe": "100"}
 
 

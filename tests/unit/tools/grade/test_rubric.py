@@ -114,7 +114,7 @@ def test_a_pass_rate_allows_failures() -> None:
     [
         ("runs = 0", "runs: must be 1..10000, got 0"),
         ("pass_rate = 1.5", "pass_rate: must be above 0 and at most 1, got 1.5"),
-        ("[points]\n4a = 5", "points.4a: a part is one of 2a, 2b, 2c, 2d, 3a, 3b or other"),
+        ("[points]\n4a = 5", "points.4a: the part must be one of 2a, 2b, 2c, 2d, 3a, 3b or other"),
         ('raft = "mine"', "Invalid enum value 'mine' - at `$.raft`"),
         ('service_files = ["server.py"]', "service_files: must be server.py, client.py and then other .py files,"),
         ("[points]\n2a = -5", "points.2a: must be 0 or more, got -5"),

@@ -124,12 +124,12 @@ def test_changed_code_is_named(failed):
     failed.write_text(failed.read_text().replace("assert seed != 5", "assert seed != 6"))
     result = replay(TEST, "--seed", "5", "--raft", failed)
     assert result.returncode == 0
-    assert "Not the recorded run: these parts have changed since then: peer/raft.py." in result.stdout
+    assert "Not the recorded run: these parts have changed since the recording: peer/raft.py." in result.stdout
 
 
 def test_change_without_effect_is_named(failed):
     failed.write_text(failed.read_text() + "\n# a comment\n")
-    assert "Same run as recorded, although these parts have changed since then: peer/raft.py." in (
+    assert "Same run as recorded, although these parts have changed since the recording: peer/raft.py." in (
         replay(TEST, "--seed", "5", "--raft", failed).stdout
     )
 
