@@ -132,7 +132,7 @@ def serve(config: ServerConfig, program: Any) -> int:
         f"{len(disk.snapshot):,} of snapshot, read in {time.monotonic() - started_s:.2f} s"
     )
     if disk.torn:
-        log(f"the last save in {disk.torn} is incomplete and was never acknowledged; the one before it is used")
+        log(f"the last save in {disk.torn} is incomplete and was never acknowledged; the save before it is used")
     persister = persister_on(disk)
     write = persister.on_save
     assert write is not None
@@ -142,9 +142,9 @@ def serve(config: ServerConfig, program: Any) -> int:
             write(number, raft_state, snapshot)
         except OSError as error:
             fix = (
-                "free some space, then start it again"
+                "free some space, then start this peer again"
                 if error.errno == errno.ENOSPC
-                else "repair the disk, then start it again"
+                else "repair the disk, then start this peer again"
             )
             log(
                 f"exits because {config.folder} cannot be written: {error.strerror}. "

@@ -282,7 +282,8 @@ class Config(Servers):
                     term = its_term
                 elif term != its_term:
                     self.fail(
-                        f"Connected servers disagree about the term: peer {i} is in {its_term}, another in {term}"
+                        f"Connected servers disagree about the term: peer {i} is in term {its_term}, another peer is "
+                        f"in term {term}"
                     )
         if term is None:
             raise ValueError("check_terms(): no server is connected")

@@ -218,7 +218,7 @@ def test_torn_last_save_is_logged(tmp_path):
         os.kill(process.pid, signal.SIGTERM)
         lines += process.stderr.readlines()
     assert lines[1].endswith(
-        f"peer 0: the last save in {torn} is incomplete and was never acknowledged; the one before it is used\n"
+        f"peer 0: the last save in {torn} is incomplete and was never acknowledged; the save before it is used\n"
     )
     assert "serving on 127.0.0.1" in lines[2]
     assert lines[-1].endswith("peer 0: stopped\n")
