@@ -63,13 +63,14 @@ def class_page(
         body += [
             el("section", el("h2", "Scores"), _histogram(ran)),
             el("section", el("h2", "Submissions"), _submissions(results, linked), class_="class-scroll"),
+            _roster(results, class_list),
+            _overrides([*results, *class_list.missing(results)], linked),
             el("section", el("h2", "Tests that fail most often"), _tests_failing(ran)),
             el("section", el("h2", "Rules broken most often"), _rules_broken(ran)),
             el("section", el("h2", "Time of all runs"), _time(results, linked)),
         ]
     else:
         body.append(el("section", el("p", "There are no submissions.")))
-    body += [_roster(results, class_list), _overrides([*results, *class_list.missing(results)], linked)]
     if ignored:
         body.append(el("section", el("h2", "Ignored"), _ignored(ignored)))
     if provenance:
@@ -96,18 +97,19 @@ def _endings(result: Result) -> set[Ending]:
 
 
 def _figures(results: Sequence[Result]) -> Html:
-    scores = [result.score for result in results if result.in_statistics]
+    ran = [result for result in results if result.in_statistics]
+    scores = [result.score for result in ran]
     figures = {
         "Submissions": str(len(results)),
         "Mean score": points(mean(scores)) if scores else "–",
         "Median score": points(median(scores)) if scores else "–",
-        "Full marks": str(sum(map(_full_marks, results))),
+        "Full marks": str(sum(map(_full_marks, ran))),
         "Could not run": str(sum(bool(result.problem) for result in results)),
     }
     shown = el(
         "dl", *(el("div", el("dt", what), el("dd", figure)) for what, figure in figures.items()), class_="figures"
     )
-    left_out = len(results) - len(scores)
+    left_out = len(results) - len(ran)
     why = "not runnable, excused or superseded"
     note = f"The statistics leave out {counted(left_out, 'submission')}: {why}." if left_out else ""
     return join([shown, el("p", note, class_="faint small")]) if note else shown

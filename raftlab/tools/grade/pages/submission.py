@@ -155,7 +155,7 @@ def submission_page(result: Result, title: str, *, full: bool, pages: str = "") 
     body = [
         el("header", el("p", title, class_="over"), name, student, handed_in),
         _notes(result, full=full),
-        _score(tests, parts),
+        _score(result, tests, parts),
     ]
     seen = [test for test in result.tests if test.test.visibility == "visible"]
     if len(seen) < len(result.tests):
@@ -192,12 +192,15 @@ def _box(heading: str, content: Html, *, bad: bool = False) -> Html:
     return el("div", el("h2", heading), content, class_="box bad" if bad else "box")
 
 
-def _score(tests: Sequence[_VisibleTest], parts: Sequence[str]) -> Html:
+def _score(result: Result, tests: Sequence[_VisibleTest], parts: Sequence[str]) -> Html:
     tests = [test for test in tests if test.counts]
     earned, possible = sum(test.earned for test in tests), sum(test.possible for test in tests)
     passed, skipped = sum(test.passed for test in tests), sum(test.skipped for test in tests)
-    figure = el("p", points(earned), class_="figure")
     left_out = f", {skipped} skipped" if skipped else ""
+    if result.score != result.earned_by_tests:  # _notes() says why
+        left_out += f"; these tests earn {points(earned)}"
+        earned, possible = result.score, result.score_max
+    figure = el("p", points(earned), class_="figure")
     of = el(
         "p", f"of {points(possible)} points; {passed} of {len(tests) - skipped} tests passed{left_out}", class_="of"
     )

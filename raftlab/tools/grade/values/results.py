@@ -245,13 +245,13 @@ def cap_text(result: Result, *, full: bool) -> str:
 def override_text(result: Result) -> str:
     """What the course staff decided, for the student."""
     override = result.override or Override()
-    score = f"The score is {points(result.score)} of {points(result.score_max)} points"
+    score = f"{points(result.score)} of {points(result.score_max)} points"
     decision = (
         "Excused."
         if override.excused
-        else f"{score}."
+        else f"The course staff set the score to {score}."
         if override.points is not None
-        else f"{score}: {override.adjust:+g}."
+        else f"The course staff changed the score by {override.adjust:+g} to {score}."
         if override.adjust is not None
         else ""
     )
