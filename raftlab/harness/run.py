@@ -8,6 +8,7 @@ import time as _time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from labsim import Event, Simulation, current_simulation
 from labsim.choices import ChoiceSource
 from labsim.guard import forbid_exit
 from raftlab.check.cluster_snapshot import ClusterSnapshot, take_snapshot
-from raftlab.check.diagnosis import diagnose
+from raftlab.check.diagnosis import NamedFinding, diagnose
 from raftlab.check.failure import Failure
 from raftlab.check.rules import CHUNK, LIVENESS_RULES, RuleChecker
 from raftlab.check.task_errors import point_into_peer
@@ -42,12 +43,17 @@ class Run:
     checker: RuleChecker | None = None
     remarks: list[str] = field(default_factory=list)  # with --race: what was unordered and is no failure
 
-    @property
-    def causes(self) -> list[str]:
-        """The likely causes of the failure, where a known pattern fits."""
+    @cached_property
+    def findings(self) -> list[NamedFinding]:
+        """The diagnoses that fit the failure, best first."""
         if self.error is None or self.simulation is None or not self.simulation.trace:
             return []
         return diagnose(self.simulation.trace, self.error, end_ns=self.simulation.now_ns)
+
+    @property
+    def causes(self) -> list[str]:
+        """The likely causes of the failure: a paragraph for each diagnosis."""
+        return [finding.paragraph for finding in self.findings]
 
     @property
     def checks_off(self) -> list[str]:

@@ -45,6 +45,7 @@ from raftlab.harness.options import (
     given,
     run_line,
 )
+from raftlab.harness.outcome import Ending
 from raftlab.harness.run import Run, run_test
 from raftlab.pytest_plugin import hooks
 from raftlab.pytest_plugin.hooks import LAB_TEST
@@ -408,13 +409,19 @@ class _FailedRun:
     headline: str
     mistake: str  # of the outcome: failures with the same mistake are reported once
     text: str = ""  # the report; "" where a run of the same test has one for the same mistake
+    is_rule: bool = False  # a rule is broken
+    diagnosis: str = ""  # the first that fits
 
     @classmethod
     def of(cls, item: pytest.Function, run: Run, described: Collection[str]) -> _FailedRun:
         assert run.error is not None
-        mistake = run.outcome(records.place_of_peer(_raft(item.config), _kv_of(item)), item.path).mistake
-        text = "" if mistake in described else _describe(item, run)
-        return cls(_display_name(item), run.seed, report.headline(run.error), mistake, text)
+        name, headline = _display_name(item), report.headline(run.error)
+        outcome = run.outcome(records.place_of_peer(_raft(item.config), _kv_of(item)), item.path)
+        if outcome.mistake in described:
+            return cls(name, run.seed, headline, outcome.mistake)
+        diagnosis = run.findings[0].name if run.findings else ""
+        is_rule = outcome.ending is Ending.RULE
+        return cls(name, run.seed, headline, outcome.mistake, _describe(item, run), is_rule, diagnosis)
 
     @classmethod
     def to_load(cls, item: pytest.Function, error: LoadError) -> _FailedRun:
@@ -688,28 +695,28 @@ class _Printer:
             terminalreporter.write_line(f"Remark: {line}.", yellow=True)
 
     def _print_failures(self, tests: Sequence[_TestRuns], reporter: Any) -> None:
-        by_mistake: dict[str, dict[str, list[_FailedRun]]] = {}
-        for test in tests:
-            for failed in test.failures:
-                by_mistake.setdefault(failed.mistake, {}).setdefault(test.name, []).append(failed)
-        runs = {test.name: test for test in tests}
+        """The most telling kind of failure in full, with -v all of them; of the others a line each."""
         reporter.write_sep("=", "FAILURES")
-        for number, failures in enumerate(by_mistake.values()):
+        kinds = sorted(_kinds_of_failure(tests), key=lambda kind: kind.rank, reverse=True)
+        shown = kinds if self._config.get_verbosity() > 0 else kinds[:1]
+        for number, kind in enumerate(shown):
             if number:
                 reporter.write_sep("_")
-            name, first = next(iter(failures.items()))
-            described = next(failed for failed in first if failed.text)
-            reporter.write_line(described.text)
-            others = {other: those for other, those in failures.items() if other != name or len(those) > 1}
-            if others:
+            reporter.write_line(kind.best.text)
+            if others := [runs.described(failures) for runs, failures in kind.others]:
                 reporter.write_line("\n  The same failure in:")
-            if all(runs[other].runs <= 1 for other in others):
-                _print_wrapped(", ".join(others), reporter)
-            else:
-                for other, those in others.items():
-                    reporter.write_line(f"    {runs[other].described(those)}")
-            report = next(report for report in runs[name].reports if described in _FailedRun.read(report))
-            self._print_output(report, reporter)
+                if any(runs.runs > 1 for runs, _ in kind.others):
+                    for line in others:
+                        reporter.write_line(f"    {line}")
+                else:
+                    _print_wrapped(", ".join(runs.name for runs, _ in kind.others), reporter)
+            self._print_output(kind.best_report, reporter)
+        if len(kinds) > len(shown):
+            reporter.write_line("\nOther failures, perhaps of the same mistake (-v shows them in full):")
+            for kind in kinds[len(shown) :]:
+                more = f" (+{len(kind.others)})" if kind.others else ""
+                for line in _wrapped(f"  {kind.of_best.described([kind.best])}{more}: {kind.best.headline}", reporter):
+                    reporter.write_line(line)
         reporter.write_line("")
 
     def _print_output(self, of: pytest.TestReport, reporter: Any) -> None:
@@ -718,6 +725,28 @@ class _Printer:
             if wanted != "no" and (wanted == "all" or wanted in name):
                 reporter.write_sep("-", name)
                 reporter.write_line(content.rstrip("\n"))
+
+
+class _KindOfFailure:
+    """Failures of the same mistake, or with the same likely cause: all runs of each test, in the order of tests."""
+
+    def __init__(self, failures: list[tuple[_TestRuns, list[_FailedRun]]]) -> None:
+        described = [(runs, failed) for runs, those in failures for failed in those if failed.text]
+        self.of_best, self.best = max(described, key=lambda one: (bool(one[1].diagnosis), one[1].is_rule))
+        self.best_report = next(one for one in self.of_best.reports if self.best in _FailedRun.read(one))
+        self.others = [(runs, those) for runs, those in failures if runs is not self.of_best or len(those) > 1]
+        self.rank = (bool(self.best.diagnosis), self.best.is_rule, len(failures))
+
+
+def _kinds_of_failure(tests: Sequence[_TestRuns]) -> list[_KindOfFailure]:
+    failures = [(test, failed) for test in tests for failed in test.failures]
+    # The first run of a mistake that has a diagnosis speaks for all of them.
+    diagnoses = {failed.mistake: failed.diagnosis for _, failed in reversed(failures) if failed.diagnosis}
+    kinds: dict[str, dict[str, tuple[_TestRuns, list[_FailedRun]]]] = {}
+    for test, failed in failures:
+        kind = kinds.setdefault(diagnoses.get(failed.mistake, failed.mistake), {})
+        kind.setdefault(test.name, (test, []))[1].append(failed)
+    return [_KindOfFailure(list(kind.values())) for kind in kinds.values()]
 
 
 def _print_wrapped(names: str, reporter: Any) -> None:

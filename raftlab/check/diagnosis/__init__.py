@@ -43,6 +43,12 @@ class NamedFinding(NamedTuple):
     name: str
     finding: Finding
 
+    @property
+    def paragraph(self) -> str:
+        """In lines that fit a terminal."""
+        facts, likely = self.finding
+        return "\n".join([*textwrap.wrap(facts, _WIDTH), *textwrap.wrap(f"Likely: {likely}", _WIDTH)])
+
 
 def examine(events: Sequence[Event], error: BaseException, *, end_ns: int | None = None) -> list[NamedFinding]:
     """The diagnoses that fit, best first. `end_ns`: when the run ended, if that was later than its last event."""
@@ -79,16 +85,10 @@ def _candidates(error: BaseException) -> Sequence[Diagnosis]:
     return [diagnosis for diagnosis in DIAGNOSES if diagnosis.order is not None]
 
 
-def diagnose(events: Sequence[Event], error: BaseException, *, end_ns: int | None = None) -> list[str]:
-    """At most two likely causes, each a paragraph of lines that fit a terminal. `end_ns`: as for examine()."""
+def diagnose(events: Sequence[Event], error: BaseException, *, end_ns: int | None = None) -> list[NamedFinding]:
+    """At most two likely causes, best first. `end_ns`: as for examine()."""
     try:
-        found = examine(events, error, end_ns=end_ns)
+        return examine(events, error, end_ns=end_ns)
     except Exception:
         # A peer may put anything into Figure 2's fields, and the failure itself must still be reported.
         return []
-    return [_paragraph(one.finding) for one in found]
-
-
-def _paragraph(finding: Finding) -> str:
-    lines = [*textwrap.wrap(finding.facts, _WIDTH), *textwrap.wrap(f"Likely: {finding.likely}", _WIDTH)]
-    return "\n".join(lines)

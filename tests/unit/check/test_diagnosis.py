@@ -1024,7 +1024,7 @@ def test_defect_gets_exactly_its_diagnosis(tmp_path, defect):
     end_ns = run.simulation.now_ns
     found = [found.name for found in examine(run.simulation.trace, run.error, end_ns=end_ns)]
     assert found == [defect.diagnosis], str(run.error)
-    (told,) = diagnose(run.simulation.trace, run.error, end_ns=end_ns)
+    told = diagnose(run.simulation.trace, run.error, end_ns=end_ns)[0].paragraph
     text = told.replace("\n", " ")
     assert [word for word in defect.words if word not in text] == [], text
     assert [word for word in defect.not_words if word in text] == [], text
@@ -1061,7 +1061,7 @@ def test_entry_of_an_older_term_waits_correctly(tmp_path):
     """§5.4.2: the reference itself, and a test that expects too much."""
     run = run_test(older_entry_on_a_majority, load_peer(edited_reference(tmp_path)), 1)
     assert isinstance(run.error, Failure)
-    (told,) = diagnose(run.simulation.trace, run.error)
+    told = diagnose(run.simulation.trace, run.error)[0].paragraph
     text = told.replace("\n", " ")
     assert "up to entry 2, which is of term 1" in text
     assert "Likely: the peer is correct here." in text
@@ -1140,7 +1140,7 @@ def test_long_wait_of_the_leader_rules_out_an_exception(tmp_path):
     def diagnosed(left_ns):
         threads = tuple(Wait("Thread-1 (_ticker)", peer, WaitKind.SLEEP, 0, "", left_ns=left_ns) for peer in "012")
         error = Failure("no leader", snapshot=ClusterSnapshot(threads=threads))
-        (text,) = diagnose(run.simulation.trace, error, end_ns=run.simulation.now_ns)
+        text = diagnose(run.simulation.trace, error, end_ns=run.simulation.now_ns)[0].paragraph
         return "swallowed" in text.replace("\n", " "), "too rarely" in text.replace("\n", " ")
 
     assert diagnosed(left_ns=100_000_000) == (True, False)
@@ -1311,7 +1311,8 @@ def test_vote_for_peer_0_needs_a_remembered_vote():
             builder.vote("2", "3", 1, granted=False)
         builder.vote(first, "3", 2)
         builder.vote("2", "3", 2)
-        causes = diagnose(builder.trace, Failure("broken", rule="one-vote", peer="3"))
+        found = diagnose(builder.trace, Failure("broken", rule="one-vote", peer="3"))
+        causes = [finding.paragraph for finding in found]
         return [cause.replace("\n", " ") for cause in causes]
 
     (sure,), (unsure,) = diagnosed(refuses=True), diagnosed(refuses=False)

@@ -101,7 +101,7 @@ def test_two_unfinished_methods_with_one_text_are_both_reported(tmp_path):
             "        threading", "        if len(peers) == 7:\n            raise NotImplementedError\n        threading"
         )
     )
-    out = pytest_run(ROOT / "tests" / "test_2a.py", "-q", "-n0", "--seed=7", "--raft", path, cwd=tmp_path, code=1)
+    out = pytest_run(ROOT / "tests" / "test_2a.py", "-v", "-n0", "--seed=7", "--raft", path, cwd=tmp_path, code=1)
     assert out.count("peer.py:11 in ticker") == 1
     assert out.count("peer.py:7 in __init__") == 1
     assert out.count("  The same failure in:\n") == 1

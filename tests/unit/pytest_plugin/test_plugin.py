@@ -134,12 +134,33 @@ def test_one_mistake_in_many_tests_is_reported_once(run, pytester, workers):
     assert f"{len(tests)} failed in " in text
 
 
-def test_two_mistakes_are_both_reported(run, pytester):
-    peer(pytester.path, state="self.nothing if len(self.peers) == 3 else [][0]")
+TWO_MISTAKES = "self.nothing if len(self.peers) == 3 else [][0]"
+
+
+def test_one_of_two_mistakes_is_reported_in_full(run, pytester):
+    peer(pytester.path, state=TWO_MISTAKES)
     text = run(LAB / "test_2a.py", "-q", "--seed", 7, "--raft", "peer.py", code=1).partition("= FAILURES =")[2]
     assert text.count("  AttributeError: 'Raft' object has no attribute 'nothing'\n") == 1
-    assert text.count("  IndexError: list index out of range\n") == 1
     assert "\n  The same failure in:\n    test_reelection_2a\n" in text
+    report, _, others = text.partition("Other failures, perhaps of the same mistake (-v shows them in full):\n")
+    assert "IndexError" not in report
+    assert "  test_many_elections_2a  seed 7: IndexError: list index out of range\n" in others
+
+
+def test_all_mistakes_are_reported_with_verbose_output(run, pytester):
+    peer(pytester.path, state=TWO_MISTAKES)
+    text = run(LAB / "test_2a.py", "-v", "--seed", 7, "--raft", "peer.py", code=1).partition("= FAILURES =")[2]
+    assert text.count("  AttributeError: 'Raft' object has no attribute 'nothing'\n") == 1
+    assert text.count("  IndexError: list index out of range\n") == 1
+    assert "Other failures" not in text
+
+
+def test_report_with_a_likely_cause_is_the_one_in_full(run, pytester):
+    strict = ("(args.last_log_term, args.last_log_index) >= (", "(args.last_log_term, args.last_log_index) > (")
+    path = edited_reference(pytester.path, strict)
+    text = run(LAB / "test_2b.py", "-q", "--seed", 3, "--raft", path, code=1).partition("= FAILURES =")[2]
+    assert text.count("  Likely: ") == text.count("  replay ") == 1
+    assert "Other failures" in text
 
 
 def test_failures_of_other_tests_keep_pytest_s_report(run, pytester):
@@ -343,7 +364,7 @@ def test_plain():
 
 def test_hidden_tests_have_all_features(run, pytester):
     hidden(pytester.path, HIDDEN)
-    text = run("test_hidden.py", "-q", "--seed", 7, "--raft", edited_reference(pytester.path), code=1)
+    text = run("test_hidden.py", "-v", "--seed", 7, "--raft", edited_reference(pytester.path), code=1)
     assert "2 failed, 3 passed, 1 skipped, 2 xfailed, 1 error" in text
     assert "FAILED test_with_others[1]  seed 7: AssertionError: assert 1 == 3\n" in text
     assert "  replay    pytest 'test_hidden.py::test_with_others[1]' --seed 7 --raft " in text
