@@ -125,7 +125,7 @@ def _header_lines(result: Result) -> list[str]:
 
 def student_output(test: TestResult, artifacts: Sequence[Artifacts] = ()) -> str:
     """What the student sees of a test. `artifacts`: of all public tests."""
-    if test.test.show != "everything":
+    if not test.test.shows_rules:
         return test.summary
     texts = [test.summary]
     failures = test.for_students.failures

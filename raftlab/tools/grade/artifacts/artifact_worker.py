@@ -60,7 +60,8 @@ def select_failures(results: Sequence[TestResult], failures: Failures) -> list[S
     by_cause: dict[tuple[str, ...], list[Outcome]] = {}
     firsts = []
     for result in results:
-        if result.test.hidden or result.test.race or result.test.visibility != "visible" or result.passed:
+        test = result.test
+        if test.hidden or test.race or test.visibility != "visible" or test.show != "everything" or result.passed:
             continue
         failed = [run for run in result.failures if run.kind == FAILED]
         firsts += failed[:1]

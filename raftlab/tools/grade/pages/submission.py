@@ -121,7 +121,7 @@ def _visible_test(test: TestResult, *, full: bool) -> _VisibleTest | None:
         tags=("hidden",) if graded.hidden and not nameless else (),
         counts=graded.counts,
     )
-    if graded.hidden and not full and graded.show != "everything":
+    if not full and not graded.shows_rules:
         return bare
     tags = bare.tags
     if full and graded.visibility != "visible":

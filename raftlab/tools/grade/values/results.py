@@ -29,6 +29,14 @@ def without_replay(run: Outcome) -> Outcome:
     return replaced(run, replay="", report="\n".join(lines).rstrip())
 
 
+def with_rule_only(run: Outcome) -> Outcome:
+    """Without evidence, causes and output."""
+    text = f"Violates {run.rule}" if run.rule else "Fails without violating a rule" if run.failed else ""
+    return Outcome(
+        test=run.test, seed=run.seed, ending=run.ending, name=run.rule, text=text, headline=text, report=text
+    )
+
+
 class Artifacts(msgspec.Struct, omit_defaults=True, kw_only=True):
     """The page and the minimized run of a failed public test. Files are in a folder beside the student's page."""
 
@@ -61,8 +69,11 @@ class TestResult:
 
     @property
     def for_students(self) -> TestResult:
-        """Without the replay commands of a hidden test, which name the grader's files."""
-        return replace(self, runs=tuple(without_replay(run) for run in self.runs)) if self.test.hidden else self
+        """Without what the rubric does not show, and without the replay commands of a hidden test, which name the
+        grader's files."""
+        if self.test.show == "rule":
+            return replace(self, runs=tuple(map(with_rule_only, self.runs)))
+        return replace(self, runs=tuple(map(without_replay, self.runs))) if self.test.hidden else self
 
     @property
     def verdict(self) -> str:
@@ -236,7 +247,9 @@ def cap_text(result: Result, *, full: bool) -> str:
     if result.cap is None:
         return ""
     found = [(rule, test.test) for test in result.tests for rule in test.safety_rules]
-    rules = [f"{rule} in {test.name}" for rule, test in found if full or test.show_all]
+    rules = [
+        f"{rule} in {test.name}" for rule, test in found if full or (test.shows_rules and test.visibility == "visible")
+    ]
     if len(rules) < len(found):
         rules.append("a safety rule in a test that is not shown")
     return f"Safety is violated, so the score is at most {points(result.cap)}: {', '.join(rules)}."

@@ -23,8 +23,8 @@ from raftlab.harness.lab_test import LabTest
 
 # As in Gradescope: who sees a result, and when.
 Visibility = Literal["visible", "hidden", "after_due_date", "after_published"]
-# What students see of a hidden test: its name and failures, its name, or only that it exists.
-Show = Literal["everything", "names", "nothing"]
+# What students see of a test: its name and failures, its name and violated rules, its name, or only that it exists.
+Show = Literal["everything", "rule", "names", "nothing"]
 
 # The raft.py that services of parts 3A and 3B run on: the submission's, or the instructor's.
 OnRaft = Literal["own", "reference"]
@@ -86,6 +86,7 @@ class Public(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     visibility: Visibility = "visible"
     weight: float = 1.0
     extra: bool = True  # also the tests beyond MIT's
+    show: Literal["everything", "rule", "names"] = "everything"
 
 
 class Hidden(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -179,9 +180,9 @@ class GradedTest(msgspec.Struct, frozen=True):
         return not self.additional or self.points > 0
 
     @property
-    def show_all(self) -> bool:
-        """Whether students see everything about it at once."""
-        return self.visibility == "visible" and self.show == "everything"
+    def shows_rules(self) -> bool:
+        """Whether students see which rules its failures violate."""
+        return self.show in ("everything", "rule")
 
     @property
     def additional(self) -> bool:
@@ -303,7 +304,7 @@ class Rubric(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
             part = test.part or OTHER
             own = self.tests.get(test.name, PerTest())
             number += is_hidden
-            show: Show = self.hidden.show if is_hidden else "everything"
+            show: Show = self.hidden.show if is_hidden else self.public.show
             points = shares[test.name] if own.points is None else own.points
             visibility = own.visibility or (self.hidden if is_hidden else self.public).visibility
             graded.append(
@@ -343,7 +344,7 @@ class Rubric(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
                 seeds=seeds(phrase, test.name, self.fuzz.runs),
                 pass_rate=1.0,
                 visibility=self.public.visibility,
-                show="everything",
+                show=self.public.show,
                 shown_name=test.name,
             )
             for test, points in zip(chosen, apportion(self.fuzz.points, [1.0] * len(chosen)), strict=True)

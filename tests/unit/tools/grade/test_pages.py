@@ -15,12 +15,14 @@ import msgspec
 import pytest
 
 from raftlab.harness.outcome import Ending, Outcome
+from raftlab.tools.grade.artifacts.artifact_worker import select_failures
+from raftlab.tools.grade.output import as_gradescope, as_junit
 from raftlab.tools.grade.pages.html import Html, el, local_link, visible
 from raftlab.tools.grade.pages.style import SORT_JS
 from raftlab.tools.grade.pages.submission import class_page, submission_page
 from raftlab.tools.grade.values.results import Result
 from raftlab.tools.grade.values.results import TestResult as Scored  # a name that pytest does not take for a test
-from raftlab.tools.grade.values.rubric import GradedTest
+from raftlab.tools.grade.values.rubric import Failures, GradedTest
 
 # ---- made-up submissions -------------------------------------------------------------------------------------
 
@@ -307,6 +309,23 @@ def test_reason_of_a_hidden_test_not_run_is_hidden(show):
     page = submission_page(with_secret(show, "visible", not_run="SECRETREASON"), "Raft", full=False)
     assert "SECRET" not in page
     assert "SECRETREASON" in submission_page(with_secret(show, "visible", not_run="SECRETREASON"), "Raft", full=True)
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_show_rule_reveals_the_rule_alone(hidden):
+    ann, secrets = graded("test_a_2a", hidden=hidden, show="rule"), {"where": "SECRET", "output": "SECRET"}
+    result = submission("ann", bad(ann, report="SECRET", headline="SECRET", cause="SECRET", **secrets))
+    texts = [submission_page(result, "Raft", full=False), str(as_gradescope(result)), as_junit(result).decode()]
+    assert all("SECRET" not in text and "Violates one-vote" in text for text in texts)
+    assert "SECRET" in submission_page(result, "Raft", full=True)
+    assert select_failures(result.tests, Failures()) == []  # no pages either
+
+
+def test_show_names_hides_failures_of_public_tests():
+    result = submission("ann", bad(graded("test_a_2a", show="names")))
+    page = submission_page(result, "Raft", full=False)
+    assert "test_<wbr>a_<wbr>2a" in page and "one-vote" not in page and "failed" in page
+    assert "one-vote" not in str(as_gradescope(result))
 
 
 def test_full_page_shows_everything():

@@ -119,6 +119,7 @@ def test_a_pass_rate_allows_failures() -> None:
         ('service_files = ["server.py"]', "service_files: must be server.py, client.py and then other .py files,"),
         ("[points]\n2a = -5", "points.2a: must be 0 or more, got -5"),
         ("[hidden]\nshow = 'all'", "Invalid enum value 'all' - at `$.hidden.show`"),
+        ("[public]\nshow = 'nothing'", "Invalid enum value 'nothing' - at `$.public.show`"),
         ("[hiden]\nshow = 'names'", "unknown field `hiden`"),
         ("[limits]\ncpu_s = 0", "limits.cpu_s: must be at least 1, got 0"),
         ("[points]\n2a = nan", "points.2a: must be 0 or more, got nan"),
