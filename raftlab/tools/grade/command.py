@@ -62,6 +62,7 @@ _EPILOG = """\
 examples:
   lab grade subs/ --hidden hidden/ --out grades/         grade a class
   lab grade subs/ann.zip --hidden hidden/ --out grades/  add or regrade one
+  lab grade subs/ --roster roster.csv --out grades/      with names and exports
   lab grade alice.zip --out /tmp/alice                   public tests only
   lab grade --gradescope autograder.zip --hidden hidden/
 
@@ -72,7 +73,8 @@ Every test is first validated on the solution; if one fails there, no
 submission is graded. Finished runs are cached; run the same command again to
 resume.
 OUT gets index.html, scores.csv and provenance.json; submitted/NAME/ with the
-graded files; and students/NAME/ with report.html, results.json and junit.xml.
+graded files; students/NAME/ with report.html, results.json and junit.xml; and
+with a roster exports/ with the scores for Canvas, Moodle and Gradescope.
 Exit status: 0 graded, 2 could not grade, 130 interrupted.
 """
 
