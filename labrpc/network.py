@@ -37,7 +37,7 @@ from labrpc.errors import RpcError
 from labrpc.events import ANSWER, DELIVER, DROP, DUPLICATE, REPLY, SEND, DropReason
 from labrpc.message import Message
 from labrpc.server import Server
-from labrpc.transport import RealCaller, RealTransport, VirtualTransport, make_transport
+from labrpc.transport import RealThreadCaller, RealTransport, VirtualTransport, make_transport
 from labsim import Task, WaitKind, current_simulation
 from labsim.choices import ChoiceKind
 from labsim.trace import fingerprint_of
@@ -114,7 +114,7 @@ class PendingCall(msgspec.Struct, eq=False):
     message: Message
     end: ClientEnd
     server: Server | None
-    caller: Task | RealCaller
+    caller: Task | RealThreadCaller
     stream: RpcStream
     copies: int = 1  # of the request, each of which may still lead to a reply
     answer: Message | None = None  # the message or its duplicate, whichever was answered first

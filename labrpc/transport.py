@@ -54,7 +54,7 @@ class VirtualTransport:
         """Nothing: delayed steps run in virtual time, or end with the simulation."""
 
 
-class RealCaller(threading.Event):
+class RealThreadCaller(threading.Event):
     """A caller on a real thread: an event that is set when its wait is over."""
 
     node = None
@@ -72,7 +72,7 @@ class RealTransport:
         self.lock: AbstractContextManager[Any] = threading.RLock()
         self.number = 1
         self.choose = SeededSource(random.SystemRandom().getrandbits(64) if seed is None else seed).choose
-        self._callers: set[RealCaller] = set()
+        self._callers: set[RealThreadCaller] = set()
         self._delayed: dict[threading.Timer, Callable[[], None]] = {}
         self._failure: tuple[str, str, str, BaseException] | None = None
         self._closed = False
@@ -84,12 +84,12 @@ class RealTransport:
 
         return locked_step  # type: ignore[return-value]  # same arguments, same result
 
-    def caller(self) -> RealCaller:
+    def caller(self) -> RealThreadCaller:
         """Caller holds lock."""
         if current_simulation() is not None:
             raise RpcError("call(): this Network was made outside the simulation; make it inside")
         self.raise_if_failed()
-        caller = RealCaller()
+        caller = RealThreadCaller()
         self._callers.add(caller)
         return caller
 
@@ -150,7 +150,7 @@ class RealTransport:
             raise TaskFailed(text, task=name, node=None, entry_point=entry_point) from error
 
     def wait(self, waiting_for: Any) -> None:
-        caller: RealCaller = waiting_for.caller
+        caller: RealThreadCaller = waiting_for.caller
         caller.wait()
         with self.lock:
             self._callers.discard(caller)

@@ -50,12 +50,12 @@ from raftlab.guest.exit_report import encodable, exit_report
 from raftlab.guest.protocol import (
     ApplyChMessage,
     ApplyChOtherValue,
+    ApplyReaderReady,
     DiskReady,
     DroppedText,
     ExitReport,
     IncomingReply,
     IncomingRequest,
-    MessageTaken,
     MethodCall,
     MethodResult,
     OutgoingReply,
@@ -212,7 +212,7 @@ class PeerSimulation(Simulation):
             MethodCall: self._on_method_call,
             IncomingRequest: self._on_request,
             IncomingReply: self._on_reply,
-            MessageTaken: self._on_message_taken,
+            ApplyReaderReady: self._on_message_taken,
             DiskReady: self._on_disk_ready,
             ThreadQuery: self._on_thread_query,
         }
@@ -397,7 +397,7 @@ class PeerSimulation(Simulation):
             call.data = reply.data
             self.wake(call.caller)
 
-    def _on_message_taken(self, taken: MessageTaken) -> None:
+    def _on_message_taken(self, taken: ApplyReaderReady) -> None:
         if self._waiting_reader is not None:
             reader, self._waiting_reader = self._waiting_reader, None
             self.wake(reader)

@@ -78,7 +78,7 @@ class PeerSetup(msgspec.Struct, array_like=True):
     now_ns: int
     raft_state: bytes
     snapshot: bytes
-    lockstep: bool  # an ApplyChMessage waits for its MessageTaken, because the reader may be busy
+    lockstep: bool  # an ApplyChMessage waits for an ApplyReaderReady, because the reader may be busy
     has_service: bool = False  # the reader of apply_ch is in this process, too
     memory_mb: int = 0  # beyond the memory at its start; 0: no limit
     cpu_s: int = 0
@@ -110,7 +110,7 @@ class IncomingReply(_Message):
     data: bytes | None
 
 
-class MessageTaken(_Message):
+class ApplyReaderReady(_Message):
     """The reader of apply_ch is ready for the next message."""
 
 
@@ -145,7 +145,7 @@ Arrival = (
     MethodCall
     | IncomingRequest
     | IncomingReply
-    | MessageTaken
+    | ApplyReaderReady
     | DiskReady
     | ThreadQuery
     | PreemptionBatch

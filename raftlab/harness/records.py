@@ -46,7 +46,7 @@ class Record(msgspec.Struct, kw_only=True):
     race: bool = False
     digest: str  # "" if the run ended with its process
     report: str
-    code: dict[str, str]  # what code_of() said then
+    code: dict[str, str]  # what code_hashes() returned then
 
     def write(self, folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
@@ -134,7 +134,7 @@ def place_of_peer(raft: Path, kv: Path | None = None) -> tuple[Path, ...]:
     return (peers,) if kv is None else (peers, *files_of_service(kv))
 
 
-def code_of(raft: Path, test_file: Path, kv: Path | None = None) -> dict[str, str]:
+def code_hashes(raft: Path, test_file: Path, kv: Path | None = None) -> dict[str, str]:
     """Every part of a run by name, with its hash: the peer's files, the test file, the lab, Python."""
     service = [] if kv is None else files_of_service(kv)
     files = [*files_of(raft), *peer_files(), *service, test_file.resolve()]

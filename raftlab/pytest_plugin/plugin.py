@@ -464,7 +464,7 @@ def _describe(item: pytest.Function, run: Run) -> str:
                 race=_race(item.config),
                 digest=run.digest,
                 report=text,
-                code=records.code_of(raft, item.path, kv),
+                code=records.code_hashes(raft, item.path, kv),
             ).write(records.PYTEST)
     return text
 

@@ -46,6 +46,7 @@ from raftlab.guest.protocol import (
     ApplyChLength,
     ApplyChMessage,
     ApplyChOtherValue,
+    ApplyReaderReady,
     Arrival,
     DiskReady,
     DroppedText,
@@ -54,7 +55,6 @@ from raftlab.guest.protocol import (
     IncomingRequest,
     InterceptedCall,
     InterceptedResult,
-    MessageTaken,
     MethodCall,
     MethodResult,
     OutgoingReply,
@@ -130,7 +130,7 @@ class SandboxedApplyCh:
         self._simulation = simulation
         self._messages: deque[Any] = deque()
         self._reader: Task | None = None
-        self._unacknowledged = 0  # messages whose MessageTaken the peer process waits for
+        self._unacknowledged = 0  # messages for which the peer process waits for ApplyReaderReady
         self._waiting = 0  # messages in the apply_ch of the peer process
         self._on_offered: Callable[[], None] | None = None  # None: the service is outside
         self.producers = ApplyProducers()
@@ -387,7 +387,7 @@ class PeerSupervisor:
         self._deliver(IncomingRequest(id_, message.service_method, message.source, type_name, message.request))
 
     def on_taken(self) -> None:
-        self._deliver(MessageTaken())
+        self._deliver(ApplyReaderReady())
 
     # ---- effects of the peer -----------------------------------------------------------------------------------------
 

@@ -166,7 +166,7 @@ class _Blocks:
                     f"{did(get)}, and {did(longest)}: in these values, different appends follow the same beginning",
                     *(one, other, get, longest),
                 )
-        raise AssertionError("one value decodes in one way")
+        raise AssertionError("a value must have only one decoding")
 
 
 def _saw(block: _Block, write: ClientOperation) -> ClientOperation:

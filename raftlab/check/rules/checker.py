@@ -17,9 +17,9 @@ from raftlab.check.rules.causality import Causality
 from raftlab.check.rules.commits import (
     AppliesOnlyTheCommitted,
     AppliesWhatIsCommitted,
+    ConsecutiveIndexes,
     EarnedCommit,
     OnlyStartedCommands,
-    StartsInOrder,
     StartTellsTheIndex,
 )
 from raftlab.check.rules.durability import (
@@ -80,7 +80,7 @@ RULES: tuple[type[Rule], ...] = (
     LeaderCompleteness,
     AppliesOnlyTheCommitted,
     OnlyStartedCommands,
-    StartsInOrder,
+    ConsecutiveIndexes,
     AppliesWhatIsCommitted,
     StartTellsTheIndex,
     SavedBeforeReply,

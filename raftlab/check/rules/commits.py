@@ -157,7 +157,7 @@ class OnlyStartedCommands(Rule):
             self.report(f"Peer {peer.name} applied {command!r} at index {index}, which was never passed to start()")
 
 
-class StartsInOrder(Rule):
+class ConsecutiveIndexes(Rule):
     """Overlapping calls may return in any order: a call is compared only with calls that returned before it began."""
 
     name = "starts-in-order"

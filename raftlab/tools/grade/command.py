@@ -36,7 +36,7 @@ from raftlab.tools.common.text import counted, printable
 from raftlab.tools.grade import gradescope
 from raftlab.tools.grade.exports import EXPORTS, write_exports
 from raftlab.tools.grade.grader import Assignment, GradeProgress, grade, reference_files
-from raftlab.tools.grade.output import pages_of, write_class, write_submission, write_submitted
+from raftlab.tools.grade.output import pages_folder, write_class, write_submission, write_submitted
 from raftlab.tools.grade.results_store import AssignmentKey, Provenance, ResultsStore, ResultsStoreError
 from raftlab.tools.grade.runs.run_digest import FUZZ_TESTS
 from raftlab.tools.grade.runs.run_worker import RunWorkerError, missing_sandbox
@@ -336,7 +336,7 @@ def _grade(
                 assignment,
                 jobs=jobs,
                 runs=runs,
-                pages=partial(pages_of, args.out),
+                pages=partial(pages_folder, args.out),
                 progress=progress,
                 watch=watch,
             )

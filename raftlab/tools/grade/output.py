@@ -53,7 +53,7 @@ def write_submitted(submission: Submission, out: Path) -> Submission:
     return replace(submission, path=Path(short_path(str(folder.resolve())))) if submission.files else submission
 
 
-def pages_of(out: Path, name: str) -> Path:
+def pages_folder(out: Path, name: str) -> Path:
     """The folder for a submission's pages of failures: beside its student's page."""
     return out / STUDENTS / name / PAGES
 

@@ -315,7 +315,7 @@ class _LiveRun:
             return RunReply(refused="nothing was chosen for this message: its sender was disconnected, or its link cut")
         value = CHANGES[asked.what](was)
         if value == was:
-            return RunReply(refused=f"that is what became of it: {asked.what}")
+            return RunReply(refused=f"this already happened to the message: {asked.what}")
         return RunReply(edit=Edit(point, message.ordinal, msgspec.to_builtins(value)))
 
     # ---- inside the run -----------------------------------------------------------------------------------

@@ -64,7 +64,7 @@ class PeerChanges:
         return self._now.get(name, default)
 
 
-class KnownLog:
+class KnownEntries:
     """The known entries of a log after `base`, by number."""
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ class WireView:
         self._votes: dict[str, list[str]] = {}
         self._service_snapshots: dict[str, int] = {}
         self.changes = {name: PeerChanges() for name in view.peers}
-        self.logs = {name: KnownLog() for name in view.peers}
+        self.logs = {name: KnownEntries() for name in view.peers}
         self.role_changes: list[tuple[int, str, str, int]] = []  # event, peer, role, term
         self.commits: list[int] = []  # events at which the highest known commit index rises
         self.link_changes: set[int] = set()  # events that change a connection
@@ -153,7 +153,7 @@ class WireView:
                 changes.set(place, field, value)
             self._forget_indexes(place, name)
             if self.logs[name].last:
-                self.logs[name] = KnownLog()
+                self.logs[name] = KnownEntries()
                 changes.log.append((place, 0, 0, 0, []))
 
     def _server_fault(self, place: int, event: Event) -> None:
@@ -301,7 +301,7 @@ class WireView:
             )
             self._set_entries(place, leader, before, numbers + after)
 
-    def _appends(self, place: int, name: str, leader: KnownLog, before: int, numbers: list[int]) -> None:
+    def _appends(self, place: int, name: str, leader: KnownEntries, before: int, numbers: list[int]) -> None:
         log = self.logs[name]
         if before < log.base:
             numbers, before = numbers[log.base - before :], log.base

@@ -137,7 +137,7 @@ def main(args: argparse.Namespace) -> int:
         if header is not None:
             print(_same_choices(run, header))
         else:
-            print(_same_run(run, record, records.code_of(args.raft, test.file, kv)))
+            print(_same_run(run, record, records.code_hashes(args.raft, test.file, kv)))
     if args.write_choices is not None:
         try:
             play = None if header is None else header.play or header.interventions

@@ -28,7 +28,7 @@ class JobBundle:
 
     files: dict[str, bytes]
     setup: dict[str, Any]
-    code: dict[str, dict[str, str]] = field(default_factory=dict)  # records.code_of(), by test
+    code: dict[str, dict[str, str]] = field(default_factory=dict)  # records.code_hashes(), by test
     of_service: frozenset[str] = frozenset()  # which tests
 
     @classmethod
@@ -71,7 +71,9 @@ class JobBundle:
             "shown_as": shown_as,
         }
         with_kv = frozenset(test.name for test in tests if test.wants_service)
-        code = {name: records.code_of(raft, file, kv if name in with_kv else None) for name, file in test_files.items()}
+        code = {
+            name: records.code_hashes(raft, file, kv if name in with_kv else None) for name, file in test_files.items()
+        }
         return cls(files, setup, code, with_kv)
 
     def unpack(self, folder: Path) -> None:

@@ -29,7 +29,7 @@ from raftlab.layout import PEER, SERVICE
 from raftlab.sandbox.launcher import SandboxedLauncher
 from raftlab.sandbox.processes import ForkServerLost, PeerProcess
 from raftlab.sandbox.supervisor import PeerSupervisor
-from raftlab.tools.grade.runs.worker import RunRequest, begin_alone, make_launcher, shown_path
+from raftlab.tools.grade.runs.worker import RunRequest, limit_process, make_launcher, shown_path
 from raftlab.tools.grade.values.results import Artifacts
 from raftlab.tools.page.command import run_summary
 from raftlab.tools.page.data import page_data
@@ -112,7 +112,7 @@ class _LimitedLauncher(SandboxedLauncher):
 
 
 def begin(greeting: bytes, _: int) -> Callable[[bytes], Iterator[bytes]]:
-    begin_alone()
+    limit_process()
 
     def answers_to(line: bytes) -> Iterator[bytes]:
         yield msgspec.json.encode(_answer(msgspec.json.decode(line, type=ArtifactRequest)))

@@ -87,7 +87,7 @@ class Output:
         return kept.decode(errors="replace")
 
 
-def begin_alone() -> None:
+def limit_process() -> None:
     """Limit a supervisor process, and end it with its parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever asks decides when it is over
     # And is not to be outlived.
@@ -98,7 +98,7 @@ def begin_alone() -> None:
 
 
 def begin(greeting: bytes, _: int) -> Callable[[bytes], Iterator[bytes]]:
-    begin_alone()
+    limit_process()
     judge = _RunMaker()
 
     def answers_to(line: bytes) -> Iterator[bytes]:

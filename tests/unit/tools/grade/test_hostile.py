@@ -20,7 +20,7 @@ from raftlab.harness.outcome import Ending, Outcome
 from raftlab.sandbox import confinement
 from raftlab.tools.cli import main as lab
 from raftlab.tools.grade.grader import Assignment, GradeProgress, grade
-from raftlab.tools.grade.output import pages_of, write_class, write_submission
+from raftlab.tools.grade.output import pages_folder, write_class, write_submission
 from raftlab.tools.grade.runs import run_worker
 from raftlab.tools.grade.runs.run_worker import missing_sandbox
 from raftlab.tools.grade.runs.worker import RunRequest, RunSetup
@@ -109,7 +109,7 @@ class Graded:
             exam,
             jobs=2,
             runs=self.out / "runs",
-            pages=partial(pages_of, self.out),
+            pages=partial(pages_folder, self.out),
             progress=progress,
             watch=lambda: self.at.append(dict(progress.at)),
         )

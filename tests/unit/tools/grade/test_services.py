@@ -10,7 +10,7 @@ import pytest
 
 from raftlab.tools.grade import gradescope
 from raftlab.tools.grade.grader import Assignment, GradeProgress, grade, reference_files
-from raftlab.tools.grade.output import pages_of, write_submission, write_submitted
+from raftlab.tools.grade.output import pages_folder, write_submission, write_submitted
 from raftlab.tools.grade.runs.run_worker import missing_sandbox
 from raftlab.tools.grade.submission_loader import SERVER, Submission, WantedFiles, load_submissions
 from raftlab.tools.grade.values.results import Result
@@ -127,7 +127,7 @@ def graded(folder: Path, submissions: dict[str, Path], *, raft: str = "own") -> 
         (one,) = load_submissions(path, wanted, single=True).submissions
         class_.append(write_submitted(Submission(name, path, one.files, one.problem, one.remarks), folder / "out"))
     progress = GradeProgress(len(class_), 0)
-    where = {"runs": folder / "runs", "pages": partial(pages_of, folder / "out")}
+    where = {"runs": folder / "runs", "pages": partial(pages_folder, folder / "out")}
     results = grade(class_, exam, jobs=1, **where, progress=progress, watch=lambda: None)
     for result in results:
         write_submission(result, "Raft", folder / "out")

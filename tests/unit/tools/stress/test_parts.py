@@ -256,11 +256,11 @@ def test_changes_name_the_file_that_changed(tmp_path):
         (package / name).write_text("x = 1\n")
     test_file = tmp_path / "test_2a.py"
     test_file.write_text("")
-    then = records.code_of(package / "raft.py", test_file)
-    assert records.changes(then, records.code_of(package / "raft.py", test_file)) == []
+    then = records.code_hashes(package / "raft.py", test_file)
+    assert records.changes(then, records.code_hashes(package / "raft.py", test_file)) == []
     (package / "messages.py").write_text("x = 2\n")
     (package / "new.py").write_text("")
-    now = records.code_of(package / "raft.py", test_file)
+    now = records.code_hashes(package / "raft.py", test_file)
     assert records.changes(then, now) == [str(package / "messages.py"), f"{package / 'new.py'} (new)"]
     assert records.changes(then | {"Python": "3.9.1"}, then) == [f"Python 3.9.1 then, {then['Python']} now"]
 
