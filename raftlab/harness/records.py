@@ -2,7 +2,7 @@
 
 Promise: a record names the digest of the run and a hash of every file that had a part in it. A replay with equal
 hashes and another digest is a broken promise of determinism; with other hashes it is simply another run, and says so.
-Whoever repeats tests (the pytest plugin, `lab stress`) writes records; `lab replay` reads them.
+The pytest plugin and `lab stress` write records; `lab replay` reads them.
 
 Start at `Record`.
 """

@@ -1,4 +1,4 @@
-"""A campaign while it runs: a live table on a terminal, now and then a line elsewhere. Start at `watching()`."""
+"""Shows a stress run under way: a live table on a terminal, a line now and then elsewhere. Start at `watching()`."""
 
 from __future__ import annotations
 

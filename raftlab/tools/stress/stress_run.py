@@ -21,7 +21,7 @@ from raftlab.tools.stress.tally import Tally
 from raftlab.tools.workers.pool import Pool, PoolLost
 from raftlab.tools.workers.process import CannotStart, Lost
 
-_BATCH_S = 0.25  # of work: long against the cost of a message, short for whoever watches
+_BATCH_S = 0.25  # of work: long against the cost of a message, short for a person who watches
 _BATCH_RUNS_MAX = 100
 
 

@@ -1,7 +1,7 @@
-"""The part of a worker process that every tool shares whose peers run in the worker itself, or are its guests.
+"""Starts a worker process whose peers run in the worker itself, or in processes sandboxed by it.
 
-What the peer prints goes nowhere; what C code says at its end goes to the file that process.py reads. Processes that
-grade start elsewhere (grade/runs/worker.py): nothing in them can load a peer. Start at `serve_peer()`.
+The peer's output is discarded; what C code writes at a crash goes to the file that process.py reads. Workers that grade
+start in grade/runs/worker.py: nothing in them can load a peer. Start at `serve_peer()`.
 """
 
 from __future__ import annotations

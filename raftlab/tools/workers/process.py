@@ -152,7 +152,7 @@ class WorkerProcess:
             cwd=launch.folder,
             env={**launch.environment, _NUMBER: str(self._number)},
             bufsize=0,
-            start_new_session=True,  # Ctrl-C is for whoever started it
+            start_new_session=True,  # Ctrl-C goes to the process that started it
         )
         assert self._process.stdout is not None
         self._poll = select.poll()

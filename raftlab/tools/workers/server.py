@@ -1,7 +1,7 @@
 """What a worker process does with the pipes it was started with: greet, then a line for each line.
 
-Promise: whoever else is in this process, a peer that prints above all, cannot speak on these pipes by accident. Only
-the standard library is used here, and process.py with it may be sent to machines that have nothing of the lab.
+Promise: other code in this process, such as a peer that prints, cannot write to these pipes by accident. This module
+uses only the standard library: it and process.py may be sent to machines without the lab.
 
 Start at `serve()`.
 """
@@ -21,12 +21,15 @@ STACK_SIGNAL = signal.SIGUSR1
 
 
 class Refusal(Exception):
-    """This worker cannot do what it is started for; whoever started it gets the text."""
+    """This worker cannot do what it is started for; the process that started it gets the text."""
 
 
 def serve(begin: Callable[[bytes, int], Callable[[bytes], Iterable[bytes]]]) -> int:
-    """Until nobody asks any more. `begin` gets the first line, and the pipe that ends with whoever asks; what it
-    returns gets a request at a time. The exit status of the process."""
+    """Serve requests until the pipe closes, and return the exit status of the process.
+
+    `begin` gets the first line, and the file descriptor of the pipe, which closes when the parent ends. The function
+    that it returns is called with each request.
+    """
     requests, answers = _take_the_pipes()
     try:
         answers_to = begin(requests.readline(), requests.fileno())
@@ -41,12 +44,12 @@ def serve(begin: Callable[[bytes, int], Callable[[bytes], Iterable[bytes]]]) -> 
                 if line == RETIRE:
                     return 0
     except BrokenPipeError:
-        pass  # whoever started it is gone
+        pass  # the process that started it is gone
     return 0
 
 
 def _take_the_pipes() -> tuple[IO[bytes], IO[bytes]]:
-    """Away from everybody else: what others print or read goes nowhere."""
+    """Move the pipes to other descriptors: what other code prints is lost, and it reads nothing."""
     requests = os.fdopen(os.dup(0), "rb")
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     nowhere = os.open(os.devnull, os.O_RDWR)
@@ -56,7 +59,7 @@ def _take_the_pipes() -> tuple[IO[bytes], IO[bytes]]:
 
 
 def dump_stack_on_crash() -> None:
-    """At a crash in C, and when whoever waits loses patience: to where the last words go."""
+    """Write the stack to stderr at a crash in C, and when the parent asks for it because it waited too long."""
     faulthandler.enable(file=2, all_threads=False)
     faulthandler.register(STACK_SIGNAL, file=2, all_threads=False)
 

@@ -1,9 +1,9 @@
-"""`lab mutants`: incorrect peers (mutants), and what the lab says of each.
+"""`lab mutants`: incorrect peers (mutants), and how the lab catches each.
 
 `run` runs the lab's tests on each mutant in a process of its own: the tests of its part first, then all others, then
 the scenarios, seed after seed, until one fails or the runs are spent. Seeds are fixed, so two runs give one result,
-unless --budget-seconds ends one early. A mutant that only gets nowhere too often (`liveness`) is then run over more
-seeds, to say how often that is noticed. Controls are correct peers, and run through everything.
+unless --budget-seconds ends one early. A mutant that only makes no progress too often (`liveness`) then runs over more
+seeds, to measure how often that is noticed. Correct peers run through everything.
 
 Start reading at `add_arguments()`. mutants.py says what a mutant is; measurement.py judges one, in a process of
 worker.py; random_command.py draws random changes; report.py has the texts.

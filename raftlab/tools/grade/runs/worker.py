@@ -89,7 +89,7 @@ class Output:
 
 def limit_process() -> None:
     """Limit a supervisor process, and end it with its parent."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever asks decides when it is over
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the grader decides when it ends
     # And is not to be outlived.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     dump_stack_on_crash()
