@@ -53,7 +53,10 @@ def first_line(error: BaseException) -> str:
 
 def _message_lines(error: BaseException) -> list[str]:
     """As Python shows it, but without the module: a student knows EncodeError, not labgob._errors.EncodeError."""
-    text = str(error)
+    try:
+        text = str(error)
+    except Exception:  # in the student's own __str__
+        text = "<exception str() failed>"  # Python's text for it
     name = type(error).__name__
     if text and pytest_says(error, "Failed"):
         return text.splitlines()  # pytest.fail(), and a time limit: the class adds nothing

@@ -27,7 +27,8 @@ class Runs:
         how = test.wants_service, race
         if how not in self._launchers:
             kv = self._args.kv if test.wants_service else None
-            self._launchers[how] = launcher_for(self._args.raft, isolated=False, kv=kv, race=race)
+            with redirect_stdout(io.StringIO()):
+                self._launchers[how] = launcher_for(self._args.raft, isolated=False, kv=kv, race=race)
         with redirect_stdout(io.StringIO()):
             return run_test(test, self._launchers[how], self._args.seed)
 

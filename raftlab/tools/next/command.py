@@ -11,6 +11,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -56,8 +57,9 @@ def main(args: argparse.Namespace) -> int:
         _show_progress("")
     lines = [f"{short_path(str(args.raft))}, seed {args.seed}", "", *_overview(passed, failed), ""]
     print("\n".join([*lines, *_advice(failed, _passed_before())]))
-    _PASSED_BEFORE.parent.mkdir(parents=True, exist_ok=True)
-    _PASSED_BEFORE.write_bytes(msgspec.json.encode(passed))
+    with suppress(OSError):  # a read-only folder
+        _PASSED_BEFORE.parent.mkdir(parents=True, exist_ok=True)
+        _PASSED_BEFORE.write_bytes(msgspec.json.encode(passed))
     return 0
 
 

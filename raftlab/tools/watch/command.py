@@ -14,6 +14,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +22,7 @@ import msgspec
 
 from labsim.stacks import short_path
 from raftlab.harness.lab_test import LabTest
-from raftlab.harness.launcher import LoadError
+from raftlab.harness.launcher import LoadError, resolve_file
 from raftlab.harness.options import KV, RAFT, SEED, add_options, arguments, given
 from raftlab.harness.report import headline
 from raftlab.tools.common.runs import Runs, has_failed
@@ -31,6 +32,7 @@ from raftlab.tools.selection import SelectionError, select
 _PARTS = ("2a", "2b", "2c", "2d", "3a", "3b")
 _RESULTS = Path("build/watch.json")
 _POLL_S = 0.1
+_STATUSES = (0, 1, 2)  # of a run that reported its result
 
 # By test: what was wrong, or "" if it passed.
 Results = dict[str, str]
@@ -47,11 +49,13 @@ def main(args: argparse.Namespace) -> int:
     if args.once:
         return _run(args)
     try:
+        resolve_file(args.raft, "raft.py", RAFT.name.upper())
         select(args.tests)
-    except SelectionError as error:
+    except (LoadError, SelectionError) as error:
         print(f"lab watch: {error}", file=sys.stderr)
         return 2
-    _RESULTS.unlink(missing_ok=True)
+    with suppress(OSError):
+        _RESULTS.unlink()
     values = {**given(args), SEED.name: args.seed}
     command = [sys.executable, "-m", "raftlab", "watch", "--once", *args.tests, *arguments(values)]
     print(f"watching {' and '.join(short_path(str(folder)) for folder in _folders(args))}; Ctrl-C ends", flush=True)
@@ -66,6 +70,9 @@ def main(args: argparse.Namespace) -> int:
                     run.kill()
                     run.wait()
                 run = subprocess.Popen(command)
+            if run is not None and run.poll() not in (None, *_STATUSES):
+                print(f"The peer ended the process of the tests (exit status {run.returncode}).", flush=True)
+                run = None
             time.sleep(_POLL_S)
     except KeyboardInterrupt:
         return 0
@@ -82,7 +89,12 @@ def _folders(args: argparse.Namespace) -> list[Path]:
 
 def _saved(args: argparse.Namespace) -> dict[Path, int]:
     """When each file was saved last."""
-    return {file: file.stat().st_mtime_ns for folder in _folders(args) for file in sorted(folder.glob("*.py"))}
+    saved = {}
+    for folder in _folders(args):
+        for file in sorted(folder.glob("*.py")):
+            with suppress(OSError):  # an editor is replacing it, or it is an editor's lock: a link to nowhere
+                saved[file] = file.stat().st_mtime_ns
+    return saved
 
 
 # ---- one run of the tests ------------------------------------------------------------------------------------------
@@ -110,8 +122,9 @@ def _run(args: argparse.Namespace) -> int:
     print(f"{time.strftime('%H:%M:%S')}  {name}: {len(tests) - len(failed)} of {len(tests)} pass ({took})", flush=True)
     if failed:
         print(f"          {runs.replay_line(failed[0])}", flush=True)
-    _RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    _RESULTS.write_bytes(msgspec.json.encode({**before, **results}))
+    with suppress(OSError):  # a read-only folder: the next run prints all failures again
+        _RESULTS.parent.mkdir(parents=True, exist_ok=True)
+        _RESULTS.write_bytes(msgspec.json.encode({**before, **results}))
     return 1 if failed else 0
 
 

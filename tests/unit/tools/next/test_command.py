@@ -74,6 +74,24 @@ def test_peer_that_cannot_be_loaded_is_what_comes_next(tmp_path, capsys):
     assert "SyntaxError" in advice(path, capsys)
 
 
+def test_unwritable_folder_does_not_hide_the_advice(tmp_path, capsys):
+    (tmp_path / "build").write_text("a file, so the folder cannot be made")
+    path = tmp_path / "raft.py"
+    path.write_text("class Raft\n")
+    assert "Next: a peer starts as a follower" in advice(path, capsys)
+
+
+def test_exception_without_a_text_is_reported(tmp_path, capsys):
+    raises = """        class Odd(Exception):
+            def __str__(self) -> str:
+                raise RuntimeError
+        raise Odd
+"""
+    locks = "        self.mu = threading.Lock()"
+    out = advice(write(tmp_path, (locks, raises + locks)), capsys)
+    assert "Odd: <exception str() failed>" in out
+
+
 def test_data_race_is_the_last_milestone_of_a_part(tmp_path, capsys):
     without = "        with self.mu:\n            return self.current_term, self.role is Role.LEADER\n"
     path = write(tmp_path, (without, "        return self.current_term, self.role is Role.LEADER\n"))

@@ -34,6 +34,11 @@ def once(tmp_path, capsys):
     return run
 
 
+def watching(path):
+    command = [sys.executable, "-m", "raftlab", "watch", "test_initial_election_2a", "--raft", str(path)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=layout.ROOT)
+
+
 def test_only_what_changed_is_printed(once):
     code, out = once(REFERENCE, "2a")
     assert code == 0 and re.fullmatch(r"\d\d:\d\d:\d\d  2A: (\d+) of \1 pass \([\d.]+ s\)\n", out)
@@ -81,15 +86,48 @@ def test_wrong_name_is_refused(capsys):
     assert "2x" in capsys.readouterr().err
 
 
+def test_missing_peer_is_refused(capsys):
+    assert lab(["watch", "--raft", "nowhere/raft.py"]) == 2
+    assert "nowhere/raft.py: no such file" in capsys.readouterr().err
+
+
+def test_results_that_cannot_be_written_are_ignored(once, tmp_path):
+    (tmp_path / "build").write_text("a file, so the folder cannot be made")
+    code, out = once(REFERENCE, "test_initial_election_2a")
+    assert code == 0 and "1 of 1 pass" in out
+
+
+def test_output_of_an_import_is_not_printed(once):
+    _, out = once(f"print('loaded')\n{REFERENCE}", "test_initial_election_2a")
+    assert "1 of 1 pass" in out and "loaded" not in out
+
+
+def test_peer_that_ends_its_process_is_reported(tmp_path):
+    path = tmp_path / "raft.py"
+    path.write_text("import os\nos._exit(7)\n")
+    with watching(path) as process:
+        assert any("exit status 7" in line for line in iter(process.stdout.readline, ""))
+        process.send_signal(signal.SIGINT)
+    assert process.returncode == 0
+
+
+def test_link_to_nowhere_does_not_end_it(tmp_path):
+    path = tmp_path / "raft.py"
+    path.write_text(REFERENCE)
+    (tmp_path / ".#raft.py").symlink_to("student@host.123")  # the lock of an editor
+    with watching(path) as process:
+        assert any("1 of 1 pass" in line for line in iter(process.stdout.readline, ""))
+        process.send_signal(signal.SIGINT)
+    assert process.returncode == 0
+
+
 def test_save_starts_a_new_run_and_ctrl_c_ends(tmp_path):
     path = tmp_path / "raft.py"
     path.write_text(REFERENCE)
-    words = ["test_initial_election_2a", "--raft", str(path)]
-    lab_watch = [sys.executable, "-m", "raftlab", "watch"]
-    with subprocess.Popen([*lab_watch, *words], stdout=subprocess.PIPE, text=True, cwd=layout.ROOT) as watching:
-        lines = iter(watching.stdout.readline, "")
+    with watching(path) as process:
+        lines = iter(process.stdout.readline, "")
         assert any("1 of 1 pass" in line for line in lines)
         path.write_text(REFERENCE.replace(COUNTS, "pass"))
         assert any("FAILED    test_initial_election_2a" in line for line in lines)
-        watching.send_signal(signal.SIGINT)
-    assert watching.returncode == 0
+        process.send_signal(signal.SIGINT)
+    assert process.returncode == 0
