@@ -97,6 +97,8 @@ def _enter_project(args: argparse.Namespace, parser: argparse.ArgumentParser) ->
     for name, value in vars(args).items():
         if isinstance(value, Path) and value != parser.get_default(name):
             setattr(args, name, value.absolute())
+        elif isinstance(value, str) and Path(value).is_file():  # a TEST or a FILE
+            setattr(args, name, str(Path(value).absolute()))
         elif isinstance(value, list):
             setattr(args, name, [one.absolute() if isinstance(one, Path) else one for one in value])
     os.chdir(project)

@@ -35,3 +35,13 @@ def test_lab_works_from_any_folder_of_the_project(tmp_path):
     assert "PASSED test_initial_election_2a" in done.stdout
     done = subprocess.run([*LAB, *words, "--raft", "peer.py"], cwd=folder, capture_output=True, text=True, check=False)
     assert "mine/deep/peer.py:" in done.stdout
+
+
+def test_file_named_without_an_option_is_found_where_it_was_typed(tmp_path):
+    for name in ("tests", "raft"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    for words in (["test_initial_election_2a", "--seed", "7", "--write-choices", "run.choices"], ["run.choices"]):
+        done = subprocess.run([*LAB, "replay", *words], cwd=folder, capture_output=True, text=True, check=False)
+        assert "PASSED test_initial_election_2a" in done.stdout, done.stderr
