@@ -48,6 +48,7 @@ def load_error(path):
             "raft.py:1: ModuleNotFoundError while importing it: No module named 'numpie'\n    import numpie",
         ),
         ("import sys\nsys.exit(3)\n", "raft.py:2: importing it calls sys.exit()\n    sys.exit(3)"),
+        ("LIMIT = '\0'\n", "raft.py: SyntaxError: source code string cannot contain null bytes"),
         ("", "raft.py: no class Raft"),
         ("class raft:\n    pass\n", "raft.py: no class Raft; it has raft"),
         ("class Raft:\n    pass\n", "raft.py: class Raft has no method start, no get_state, no kill"),
