@@ -103,9 +103,9 @@ def describe_load_error(path: str, error: BaseException) -> str:
     if isinstance(error, SyntaxError):
         where = short_path(error.filename or path)
         kind = type(error).__name__
-        line = f":{error.lineno}" if error.lineno else ""
+        where += f":{error.lineno}" if error.lineno else ""
         source = f"\n    {error.text.strip()}" if error.text else ""
-        return f"{where}{line}: {kind}: {error.msg}{source}"
+        return f"{where}: {kind}: {error.msg}{source}"
     frames = traceback.extract_tb(error.__traceback__)
     line = next((f.lineno for f in reversed(frames) if f.filename == path), None)
     where = f"{short_path(path)}{f':{line}' if line else ''}"
