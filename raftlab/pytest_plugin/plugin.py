@@ -18,7 +18,7 @@ import shlex
 import shutil
 import textwrap
 from collections.abc import Collection, Generator, Sequence
-from contextlib import suppress
+from contextlib import chdir, suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -47,6 +47,7 @@ from raftlab.harness.options import (
 )
 from raftlab.harness.outcome import Ending
 from raftlab.harness.run import Run, run_test
+from raftlab.layout import project_of
 from raftlab.pytest_plugin import hooks
 from raftlab.pytest_plugin.hooks import LAB_TEST
 from raftlab.sandbox.loader import launcher_for
@@ -454,12 +455,16 @@ def _describe(item: pytest.Function, run: Run) -> str:
         text += f"\n  {line}"
     if not item.config.getoption("--realtime") and _is_replayable(item):
         raft, kv = _raft(item.config), _kv_of(item)
-        with suppress(OSError):  # an unwritable folder must not hide the failure
+        project = project_of(Path.cwd())
+        if project != Path.cwd():
+            raft, kv = raft.resolve(), None if kv is None else kv.resolve()
+        # In the project, where `lab replay` reads it. An unwritable folder must not hide the failure.
+        with suppress(OSError), chdir(project):
             records.Record(
                 test=item.originalname,
                 seed=run.seed,
-                raft=str(raft),
-                kv="" if kv is None else str(kv),
+                raft=short_path(str(raft)),
+                kv="" if kv is None else short_path(str(kv)),
                 isolated=item.config.getoption("--isolated"),
                 race=_race(item.config),
                 digest=run.digest,

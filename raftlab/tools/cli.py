@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from raftlab.layout import ROOT
+from raftlab.layout import ROOT, project_of
 
 # Imported only when called: `lab replay` does not need the imports of `lab stress`.
 COMMANDS = {
@@ -91,7 +91,7 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
 def _enter_project(args: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     """Work in the project, from any folder of it. Paths that were typed belong to the folder where they were typed."""
     here = Path.cwd()
-    project = next((folder for folder in (here, *here.parents) if (folder / "tests/test_2a.py").is_file()), here)
+    project = project_of(here)
     if project == here:
         return
     for name, value in vars(args).items():

@@ -1,5 +1,6 @@
 """`lab replay`: replays, the comparison with the recorded run, and the debugger."""
 
+import os
 import re
 import subprocess
 import sys
@@ -7,7 +8,7 @@ import sys
 import pytest
 
 from raftlab.harness import records
-from unit.students import WITHOUT_HYPOTHESIS
+from unit.students import WITHOUT_HYPOTHESIS, pytest_run
 from unit.tools.peers import ROOT, lab, lab_command, make_peer
 
 TEST = "test_initial_election_2a"
@@ -54,6 +55,17 @@ def test_without_a_test_the_last_failed_run_is_replayed(tmp_path):
         assert lab("stress", TEST, "--runs", "1", "--seed-start", seed, "--jobs", "1", "--raft", peer) == 1
     result = replay()
     assert f"FAILED {TEST}  seed 3" in result.stdout
+    assert "Same run as recorded" in result.stdout
+
+
+def test_failure_of_pytest_in_a_subfolder_is_replayed(tmp_path):
+    make_peer(tmp_path / "mine", "assert False")
+    (tmp_path / "deep").mkdir()
+    raft = os.path.relpath(tmp_path / "mine" / "raft.py", tmp_path / "deep")
+    words = [f"../tests/test_2a.py::{TEST}", "-q", "-n", 0, "--seed", 4, "--raft", raft]
+    pytest_run(*words, cwd=tmp_path / "deep", code=1)
+    result = replay(cwd=tmp_path / "deep")
+    assert f"FAILED {TEST}  seed 4" in result.stdout
     assert "Same run as recorded" in result.stdout
 
 
