@@ -48,13 +48,18 @@ def describe_error(error: BaseException) -> list[str]:
 
 def first_line(error: BaseException) -> str:
     """Its message, first line only."""
-    return "".join(traceback.format_exception_only(error)).strip().partition("\n")[0]
+    return _printable("".join(traceback.format_exception_only(error)).strip().partition("\n")[0])
+
+
+def _printable(text: str) -> str:
+    """A lone surrogate can be neither printed nor recorded."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _message_lines(error: BaseException) -> list[str]:
     """As Python shows it, but without the module: a student knows EncodeError, not labgob._errors.EncodeError."""
     try:
-        text = str(error)
+        text = _printable(str(error))
     except Exception:  # in the student's own __str__
         text = "<exception str() failed>"  # Python's text for it
     name = type(error).__name__

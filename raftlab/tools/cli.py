@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import os
 import shlex
 import sys
@@ -53,6 +54,8 @@ _ELSEWHERE = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")  # "§" on a terminal without Unicode
     try:
         args = _parsed(sys.argv[1:] if argv is None else argv)
         return int(importlib.import_module(str(_module(args.command))).main(args))

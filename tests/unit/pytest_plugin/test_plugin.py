@@ -71,6 +71,15 @@ def test_passed_tests_print_seed_and_mit_s_lines(run, pytester):
     assert "3 passed" in text
 
 
+def test_failure_text_with_a_surrogate_is_printed(run, pytester):
+    raises = "    def __init__(self, *_):\n        raise ValueError('\\udce4')\n"
+    methods = "".join(f"    def {name}(self): ...\n" for name in ("start", "get_state", "kill"))
+    path = pytester.path / "raft.py"
+    path.write_text(f"class Raft:\n{raises}{methods}")
+    text = run(LAB / "test_2a.py", "-q", "-k", "initial", "--raft", path, code=1)
+    assert r"ValueError: \udce4" in text
+
+
 def test_a_fresh_seed_is_in_the_header(run, pytester):
     test = hidden(pytester.path, "def test_one(make_config):\n    make_config(servers=1)\n")
     seeds = set()

@@ -1,6 +1,7 @@
 """The command `lab` itself, before a tool runs."""
 
 import importlib
+import os
 import subprocess
 import sys
 
@@ -20,6 +21,13 @@ def test_ctrl_c_during_import_prints_interrupted(words, monkeypatch, capsys):
     monkeypatch.setattr(importlib, "import_module", interrupted)
     assert cli.main(words) == 130
     assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_terminal_without_unicode_gets_escapes():
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    command = [*LAB, "scenario", "tests/scenarios/2a/starts_as_a_follower.scenario"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_lab_works_from_any_folder_of_the_project(tmp_path):
