@@ -20,6 +20,7 @@ from pathlib import Path
 
 import msgspec
 
+from labsim import Unresponsive
 from labsim.stacks import short_path
 from raftlab.harness.lab_test import LabTest
 from raftlab.harness.launcher import LoadError, resolve_file
@@ -118,8 +119,9 @@ def _run(args: argparse.Namespace) -> int:
         print(error, flush=True)
         return 1
     name = " ".join(pattern.upper() if pattern in _PARTS else pattern for pattern in patterns)
+    passed = sum(results.get(test.name) == "" for test in tests)
     took = duration(time.perf_counter() - began_s)
-    print(f"{time.strftime('%H:%M:%S')}  {name}: {len(tests) - len(failed)} of {len(tests)} pass ({took})", flush=True)
+    print(f"{time.strftime('%H:%M:%S')}  {name}: {passed} of {len(tests)} pass ({took})", flush=True)
     if failed:
         print(f"          {runs.replay_line(failed[0])}", flush=True)
     with suppress(OSError):  # a read-only folder: the next run prints all failures again
@@ -141,6 +143,8 @@ def _run_tests(tests: Sequence[LabTest], runs: Runs, before: Mapping[str, str], 
             if before.get(test.name) != wrong and wrong not in printed:
                 printed.add(wrong)
                 print(f"FAILED    {test.name}: {wrong}", flush=True)
+            if isinstance(run.error, Unresponsive):
+                break  # each other test would take as long to fail
         elif before.get(test.name):
             fixed.append(test.name)
     if fixed:

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from labsim import Unresponsive
 from raftlab import layout
 from raftlab.harness.run import Run
 from raftlab.tools.cli import main as lab
@@ -69,6 +70,18 @@ def test_failed_tests_run_first(once, monkeypatch):
     names.clear()
     once(REFERENCE, "2a")
     assert names[0] == "test_reelection_2a"
+
+
+def test_unresponsive_peer_ends_the_run(once, monkeypatch):
+    names = []
+
+    def run(runs, test):
+        names.append(test.name)
+        return Run(1, error=Unresponsive("runs for ever"))
+
+    monkeypatch.setattr(command.Runs, "run", run)
+    code, out = once(REFERENCE, "2a")
+    assert code == 1 and len(names) == 1 and "2A: 0 of " in out
 
 
 def test_without_a_test_the_first_failing_part_is_the_last(once):
