@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import resource
 import signal
 import traceback
@@ -224,9 +225,12 @@ def _outcome(launcher: SandboxedLauncher, test: LabTest, request: RunRequest, ru
     return outcome
 
 
+_STACK_LINE = re.compile(r"\s+\S+:\d+ in ")  # a file need not be a .py: "<string>:8 in ..."
+
+
 def without_stack(report: str) -> str:
-    lines = (line.removesuffix(" It is here:") for line in report.splitlines() if ".py:" not in line)
-    return "\n".join(lines)
+    kept = [line for line in report.splitlines() if ".py:" not in line and not _STACK_LINE.match(line)]
+    return "\n".join(line.removesuffix(" It is here:") for line in kept)
 
 
 def _unloadable(outcome: Outcome, why: str) -> Outcome:

@@ -120,6 +120,7 @@ def test_junit_is_xml_whatever_a_submission_prints() -> None:
 
 def test_report_of_a_killed_run_ends_its_sentences() -> None:
     text = describe_unresponsive(Simulation(1), "never waits", sys._getframe())
+    text = text.replace("\nVirtual", "\n      <string>:8 in <module>\nVirtual")
     assert "It is here:\n" in text
     left = without_stack(text)
     assert ".py:" not in left and "It is here" not in left
