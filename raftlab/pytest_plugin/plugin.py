@@ -15,11 +15,9 @@ import gc
 import random
 import re
 import shlex
-import shutil
-import textwrap
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Collection, Generator
 from contextlib import chdir, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
@@ -30,7 +28,7 @@ from labsim import Simulation, Unresponsive
 from labsim.stacks import short_path
 from raftlab.check.failure import Failure
 from raftlab.harness import determinism, records, report
-from raftlab.harness.lab_test import LabTest, LabTestKind, part_of
+from raftlab.harness.lab_test import LabTest, LabTestKind
 from raftlab.harness.launcher import LoadError, PeerLauncher
 from raftlab.harness.options import (
     DEFAULT,
@@ -50,6 +48,19 @@ from raftlab.harness.run import Run, run_test
 from raftlab.layout import project_of
 from raftlab.pytest_plugin import hooks
 from raftlab.pytest_plugin.hooks import LAB_TEST
+from raftlab.pytest_plugin.output import (
+    CHECK_OFF,
+    CHUNKS_MAX,
+    FAILED,
+    PASSED,
+    REAL_S,
+    REMARK,
+    RUNS_MADE,
+    UNVERIFIED,
+    FailedRun,
+    Printer,
+    property_of,
+)
 from raftlab.sandbox.loader import launcher_for
 from raftlab.scenarios.collection import collect
 
@@ -57,9 +68,6 @@ SCENARIO = ".scenario"  # the suffix of a file of steps
 
 _LAUNCHER = pytest.StashKey[PeerLauncher]()
 _SEED = pytest.StashKey[int]()
-_MAX_CHUNKS = 16  # per test, so that workers share the work of --runs evenly
-_OTHERS_WIDTH = 100  # of the lines that list the other tests with the same failure
-_SEEDS_MAX = 8  # of the failed runs of a test that are listed
 _MAX_OUTPUT_LINES = 100  # of a failed test's output
 
 _NEEDS_IN_PROCESS = {
@@ -67,15 +75,6 @@ _NEEDS_IN_PROCESS = {
     "--pdb": "the peer's frames are in another process",
     "--check-determinism": "the peer's threads are in another process",
 }
-
-# Properties of a pytest report, sent from a worker to the process that prints.
-_PASSED = "raftlab"
-_FAILED = "raftlab-failed"
-_RUNS = "raftlab-runs"
-_REAL_S = "raftlab-real-s"
-_CHECK_OFF = "raftlab-check-off"
-_REMARK = "raftlab-remark"
-_UNVERIFIED = "raftlab-unverified"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -197,7 +196,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     config = session.config
     if hasattr(config, "workerinput"):
         return
-    config.pluginmanager.register(_Printer(config), "raftlab-printer")
+    config.pluginmanager.register(Printer(config, _header(config)), "raftlab-printer")
     # With workers this process collects nothing, so it guesses from the files whether the peer is needed.
     if config.getoption("numprocesses", None):
         kinds = [kind for arg in config.args for kind in _kinds_in(arg)]
@@ -258,7 +257,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """With --runs, make a few items of each test, each with a range of seeds."""
     runs = metafunc.config.getoption("--runs")
     if runs > 1 and _LAB_SEEDS in metafunc.fixturenames:
-        chunks = min(runs, _MAX_CHUNKS)
+        chunks = min(runs, CHUNKS_MAX)
         edges = [runs * k // chunks for k in range(chunks + 1)]
         first = metafunc.config.stash[_SEED]
         ranges = [_SeedRange(range(first + a, first + b)) for a, b in pairwise(edges) if a < b]
@@ -317,31 +316,31 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     try:
         launcher = _launcher(pyfuncitem.config, kv=test.wants_service)
     except LoadError as error:
-        raise LabFailure([_FailedRun.to_load(pyfuncitem, error)]) from None
+        raise LabFailure([_failed_to_load(pyfuncitem, error)]) from None
     seeds = _seeds_of(pyfuncitem).seeds
     properties = pyfuncitem.user_properties
-    failures: list[_FailedRun] = []
+    failures: list[FailedRun] = []
     total = 0.0
     for seed in seeds:
         run = _run(pyfuncitem, test, launcher, seed)
         total += run.real_s
-        for name, lines in ((_CHECK_OFF, run.checks_off), (_REMARK, run.remarks), (_UNVERIFIED, run.unverified)):
+        for name, lines in ((CHECK_OFF, run.checks_off), (REMARK, run.remarks), (UNVERIFIED, run.unverified)):
             properties.extend([(name, line) for line in lines if (name, line) not in properties])
         if run.error is not None:
             # pytest-timeout's text must get into the test's captured output, from which it is removed below.
             pyfuncitem.config.get_terminal_writer().flush()
             if isinstance(run.error, (pytest.skip.Exception, pytest.xfail.Exception, pytest.exit.Exception)):
                 raise run.error
-            failures.append(_FailedRun.of(pyfuncitem, run, described={failed.mistake for failed in failures}))
+            failures.append(_failed_run(pyfuncitem, run, described={failed.mistake for failed in failures}))
             if isinstance(run.error, Unresponsive):
                 # Each other test would take as long to fail.
                 pyfuncitem.session.shouldfail = "a thread keeps running without ever waiting, so no other test can pass"
             if pyfuncitem.session.shouldfail or pyfuncitem.config.getoption("maxfail") == 1:
                 break
-    properties += [(_RUNS, seed - seeds[0] + 1), (_REAL_S, total)]
+    properties += [(RUNS_MADE, seed - seeds[0] + 1), (REAL_S, total)]
     if failures:
         raise LabFailure(failures)
-    properties.append((_PASSED, "\n".join(run.lines)))
+    properties.append((PASSED, "\n".join(run.lines)))
     return True
 
 
@@ -401,42 +400,25 @@ class NotDeterministic(Failure):
     """Two runs of one seed differ."""
 
 
-@dataclass(frozen=True)
-class _FailedRun:
-    """A failed run as a worker sends it: the data for a line in a list, its cause as a value, and its report."""
+def _failed_run(item: pytest.Function, run: Run, described: Collection[str]) -> FailedRun:
+    assert run.error is not None
+    name, headline = _display_name(item), report.headline(run.error)
+    outcome = run.outcome(records.place_of_peer(_raft(item.config), _kv_of(item)), item.path)
+    if outcome.mistake in described:
+        return FailedRun(name, run.seed, headline, outcome.mistake)
+    diagnosis = run.findings[0].name if run.findings else ""
+    is_rule = outcome.ending is Ending.RULE
+    return FailedRun(name, run.seed, headline, outcome.mistake, _describe(item, run), is_rule, diagnosis)
 
-    test: str
-    seed: int | None
-    headline: str
-    mistake: str  # of the outcome: failures with the same mistake are reported once
-    text: str = ""  # the report; "" where a run of the same test has one for the same mistake
-    is_rule: bool = False  # a rule is broken
-    diagnosis: str = ""  # the first that fits
 
-    @classmethod
-    def of(cls, item: pytest.Function, run: Run, described: Collection[str]) -> _FailedRun:
-        assert run.error is not None
-        name, headline = _display_name(item), report.headline(run.error)
-        outcome = run.outcome(records.place_of_peer(_raft(item.config), _kv_of(item)), item.path)
-        if outcome.mistake in described:
-            return cls(name, run.seed, headline, outcome.mistake)
-        diagnosis = run.findings[0].name if run.findings else ""
-        is_rule = outcome.ending is Ending.RULE
-        return cls(name, run.seed, headline, outcome.mistake, _describe(item, run), is_rule, diagnosis)
-
-    @classmethod
-    def to_load(cls, item: pytest.Function, error: LoadError) -> _FailedRun:
-        return cls(_display_name(item), None, str(error).partition("\n")[0], LoadError.__name__, str(error))
-
-    @classmethod
-    def read(cls, report: pytest.TestReport) -> list[_FailedRun]:
-        return [cls(**failed) for failed in _property(report, _FAILED) or ()]
+def _failed_to_load(item: pytest.Function, error: LoadError) -> FailedRun:
+    return FailedRun(_display_name(item), None, str(error).partition("\n")[0], LoadError.__name__, str(error))
 
 
 class LabFailure(Exception):
     """Carries the finished reports, so that pytest adds no traceback."""
 
-    def __init__(self, failures: list[_FailedRun]) -> None:
+    def __init__(self, failures: list[FailedRun]) -> None:
         super().__init__(failures[0].text)
         self.failures = failures
 
@@ -516,7 +498,7 @@ def pytest_runtest_makereport(
     result = yield
     if call.excinfo is not None and isinstance(call.excinfo.value, LabFailure):
         result.longrepr = str(call.excinfo.value)
-        result.user_properties.append((_FAILED, [asdict(failed) for failed in call.excinfo.value.failures]))
+        result.user_properties.append((FAILED, [asdict(failed) for failed in call.excinfo.value.failures]))
         if not item.config.getoption("--realtime"):
             result.sections = [(name, _OTHER_THREADS.sub("", text)) for name, text in result.sections]
         result.sections = [(name, _shortened(text)) for name, text in result.sections if text]
@@ -536,232 +518,12 @@ def _shortened(output: str) -> str:
     return "".join([f"... {left_out:,} earlier lines; pytest -s -n 0 shows all\n", *lines[left_out:]])
 
 
-def _property(report: pytest.TestReport, name: str) -> Any:
-    return next((value for key, value in report.user_properties if key == name), None)
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_report_teststatus(report: pytest.TestReport | pytest.CollectReport, config: pytest.Config) -> Any:
     """No dot or F for a lab test: it has its own line."""
     if isinstance(report, pytest.TestReport) and report.when == "call":
-        if report.passed and _property(report, _PASSED):
+        if report.passed and property_of(report, PASSED):
             return "passed", "", ""
-        if report.failed and _FailedRun.read(report):
+        if report.failed and FailedRun.read(report):
             return "failed", "", ("FAILED", {"red": True})
     return None
-
-
-@dataclass
-class _CrashMessage:
-    message: str
-
-    def __str__(self) -> str:
-        return self.message
-
-
-class _FailureText:
-    """A finished report with pytest's interface: text for the terminal, one line for the summary."""
-
-    def __init__(self, failed: _FailedRun) -> None:
-        self._text = failed.text
-        self.reprcrash = _CrashMessage(failed.headline)
-
-    def __str__(self) -> str:
-        return self._text
-
-    def toterminal(self, tw: Any) -> None:
-        for line in self._text.splitlines():
-            tw.line(line)
-
-
-@dataclass
-class _TestRuns:
-    """All runs of one test. With --runs they come in several reports, perhaps from several workers."""
-
-    name: str
-    place: int  # in the order in which tests were collected
-    reports: list[pytest.TestReport] = field(default_factory=list)
-    lines: str = ""
-    runs: int = 0
-    real_s: float = 0.0
-    failures: list[_FailedRun] = field(default_factory=list)
-
-    def add(self, report: pytest.TestReport) -> None:
-        self.reports.append(report)
-        self.lines = _property(report, _PASSED) or self.lines
-        self.runs += _property(report, _RUNS) or 0
-        self.real_s += _property(report, _REAL_S) or 0.0
-        self.failures = sorted([*self.failures, *_FailedRun.read(report)], key=lambda failed: failed.seed or 0)
-
-    def described(self, failures: Sequence[_FailedRun]) -> str:
-        """The test and its failed runs, in one line."""
-        seeds = [failed.seed for failed in failures if failed.seed is not None]
-        if self.runs <= 1:
-            return f"{self.name}{f'  seed {seeds[0]}' if seeds else ''}"
-        shown = ", ".join(map(str, seeds[:_SEEDS_MAX])) + (", ..." if len(seeds) > _SEEDS_MAX else "")
-        return f"{self.name}  {len(seeds)} of {self.runs} runs, seed{'s' if len(seeds) > 1 else ''} {shown}"
-
-
-_SEEDS_PARAMETER = re.compile(r"\[seeds \d+-\d+\]|(?<=\[)seeds \d+-\d+-|-seeds \d+-\d+(?=\])")
-
-
-class _Printer:
-    """Prints the lab's lines as tests end, in this process or in workers, and the failures at the end.
-
-    One mistake can fail many tests. It is reported once, for the first test, followed by a list of the others.
-    """
-
-    def __init__(self, config: pytest.Config) -> None:
-        self._config = config
-        self._header_due = config.get_verbosity() < 0  # -q leaves the header out, and with it the seed
-        self._reports_due = min(config.getoption("--runs"), _MAX_CHUNKS)  # of each test
-        self._tests: dict[str, _TestRuns] = {}
-        self._first: dict[str, str] = {}  # by mistake: the first test with it
-        self._checks_off: dict[str, None] = {}
-        self._remarks: dict[str, None] = {}
-        self._unverified: dict[str, None] = {}
-        self._unverified_tests: dict[str, set[str]] = {}  # by part
-        self._order: dict[str, int] = {}  # of the tests; workers finish them in another order
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
-        self._order = self._order or {node_id: place for place, node_id in enumerate(ids)}
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        failures = _FailedRun.read(report) if report.failed else []  # and not an expected failure
-        passed = report.passed and _property(report, _PASSED) is not None
-        if report.when != "call" or not (failures or passed):
-            return
-        node_id = _SEEDS_PARAMETER.sub("", report.nodeid)
-        name = node_id.rpartition("::")[2]
-        self._checks_off |= {str(line): None for key, line in report.user_properties if key == _CHECK_OFF}
-        self._remarks |= {str(line): None for key, line in report.user_properties if key == _REMARK}
-        unverified = {str(line): None for key, line in report.user_properties if key == _UNVERIFIED}
-        self._unverified |= unverified
-        if unverified:
-            self._unverified_tests.setdefault(part_of(name), set()).add(name)
-        if failures:
-            report.longrepr = _FailureText(failures[0])  # type: ignore[assignment]  # all pytest asks for
-        place = self._order.get(report.nodeid, len(self._tests))
-        test = self._tests.setdefault(node_id, _TestRuns(name, place))
-        test.add(report)
-        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
-        if reporter is not None and len(test.reports) == self._reports_due:
-            self._print_test(test, reporter)
-
-    def _print_test(self, test: _TestRuns, reporter: Any) -> None:
-        reporter.ensure_newline()
-        if self._header_due:
-            self._header_due = False
-            reporter.write_line(_header(self._config))
-        if test.failures:
-            failed = test.failures[0]
-            first = self._first.setdefault(failed.mistake, test.name)
-            message = failed.headline if first == test.name else f"same failure as {first}"
-            for line in _wrapped(f"FAILED {test.described(test.failures)}: {message}", reporter):
-                reporter.write_line(line, red=True)
-        else:
-            reporter.write_line(test.lines)
-            if test.runs > 1:
-                reporter.write_line(f"  ... {test.runs} runs passed, {test.real_s:.1f} s real")
-
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_terminal_summary(self, terminalreporter: Any) -> Generator[None, None, None]:
-        stats = terminalreporter.stats
-        tests = sorted(self._tests.values(), key=lambda test: test.place)
-        failed = [test for test in tests if test.failures]
-        ours = {id(report) for test in tests for report in test.reports}
-        for test in failed:
-            if len(test.reports) < self._reports_due:  # -x, or Ctrl-C
-                self._print_test(test, terminalreporter)
-        for outcome in ("passed", "failed"):
-            # pytest would print each in full, and again as a list.
-            stats[outcome] = [report for report in stats.get(outcome, []) if id(report) not in ours]
-        if failed and self._config.getoption("tbstyle") != "no":
-            self._print_failures(failed, terminalreporter)
-        yield
-        # Tests are counted, and not their reports.
-        stats["failed"] += [test.reports[0] for test in failed]
-        stats["passed"] += [test.reports[0] for test in tests if not test.failures]
-        for outcome in ("passed", "failed"):
-            if not stats[outcome]:
-                del stats[outcome]
-        for line in self._unverified:
-            terminalreporter.write_line(f"{line}.", yellow=True)
-        for part, names in sorted(self._unverified_tests.items()):
-            which = f"Part {part.upper()}" if part else "This"
-            count = "1 test relies" if len(names) == 1 else f"{len(names)} tests rely"
-            text = f"{which} is unverified: {count} on messages that cannot be decoded, so it may earn no points."
-            terminalreporter.write_line(text, yellow=True)
-        for line in self._checks_off:
-            terminalreporter.write_line(f"{line}.", yellow=True)
-        for line in self._remarks:
-            terminalreporter.write_line(f"Remark: {line}.", yellow=True)
-
-    def _print_failures(self, tests: Sequence[_TestRuns], reporter: Any) -> None:
-        """The most telling kind of failure in full, with -v all of them; of the others a line each."""
-        reporter.write_sep("=", "FAILURES")
-        kinds = sorted(_kinds_of_failure(tests), key=lambda kind: kind.rank, reverse=True)
-        shown = kinds if self._config.get_verbosity() > 0 else kinds[:1]
-        for number, kind in enumerate(shown):
-            if number:
-                reporter.write_sep("_")
-            reporter.write_line(kind.best.text)
-            if others := [runs.described(failures) for runs, failures in kind.others]:
-                reporter.write_line("\n  The same failure in:")
-                if any(runs.runs > 1 for runs, _ in kind.others):
-                    for line in others:
-                        reporter.write_line(f"    {line}")
-                else:
-                    _print_wrapped(", ".join(runs.name for runs, _ in kind.others), reporter)
-            self._print_output(kind.best_report, reporter)
-        if len(kinds) > len(shown):
-            reporter.write_line("\nOther failures, perhaps of the same mistake (-v shows them in full):")
-            for kind in kinds[len(shown) :]:
-                more = f" (+{len(kind.others)})" if kind.others else ""
-                for line in _wrapped(f"  {kind.of_best.described([kind.best])}{more}: {kind.best.headline}", reporter):
-                    reporter.write_line(line)
-        reporter.write_line("")
-
-    def _print_output(self, of: pytest.TestReport, reporter: Any) -> None:
-        wanted = self._config.getoption("showcapture")
-        for name, content in of.sections:
-            if wanted != "no" and (wanted == "all" or wanted in name):
-                reporter.write_sep("-", name)
-                reporter.write_line(content.rstrip("\n"))
-
-
-class _KindOfFailure:
-    """Failures of the same mistake, or with the same likely cause: all runs of each test, in the order of tests."""
-
-    def __init__(self, failures: list[tuple[_TestRuns, list[_FailedRun]]]) -> None:
-        described = [(runs, failed) for runs, those in failures for failed in those if failed.text]
-        self.of_best, self.best = max(described, key=lambda one: (bool(one[1].diagnosis), one[1].is_rule))
-        self.best_report = next(one for one in self.of_best.reports if self.best in _FailedRun.read(one))
-        self.others = [(runs, those) for runs, those in failures if runs is not self.of_best or len(those) > 1]
-        self.rank = (bool(self.best.diagnosis), self.best.is_rule, len(failures))
-
-
-def _kinds_of_failure(tests: Sequence[_TestRuns]) -> list[_KindOfFailure]:
-    failures = [(test, failed) for test in tests for failed in test.failures]
-    # The first run of a mistake that has a diagnosis speaks for all of them.
-    diagnoses = {failed.mistake: failed.diagnosis for _, failed in reversed(failures) if failed.diagnosis}
-    kinds: dict[str, dict[str, tuple[_TestRuns, list[_FailedRun]]]] = {}
-    for test, failed in failures:
-        kind = kinds.setdefault(diagnoses.get(failed.mistake, failed.mistake), {})
-        kind.setdefault(test.name, (test, []))[1].append(failed)
-    return [_KindOfFailure(list(kind.values())) for kind in kinds.values()]
-
-
-def _print_wrapped(names: str, reporter: Any) -> None:
-    for line in textwrap.wrap(names, _OTHERS_WIDTH, break_long_words=False, break_on_hyphens=False):
-        reporter.write_line(f"    {line}")
-
-
-def _wrapped(text: str, reporter: Any) -> list[str]:
-    """Lines of the terminal's width; one line if the output is piped."""
-    if not reporter.isatty:
-        return [text]
-    width = shutil.get_terminal_size().columns
-    return textwrap.wrap(text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)

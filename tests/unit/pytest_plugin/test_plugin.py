@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from raftlab.pytest_plugin import plugin
+from raftlab.pytest_plugin import output
 from unit.students import (
     ROOT,
     WITHOUT_HYPOTHESIS,
@@ -183,10 +183,10 @@ def test_failures_of_other_tests_keep_pytest_s_report(run, pytester):
 def test_long_failure_is_wrapped_on_a_terminal(monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")
     text = " ".join(["FAILED test  seed 7: what is wrong", *["and what is not"] * 9, "and the fix"])
-    lines = plugin._wrapped(text, SimpleNamespace(isatty=True))
+    lines = output._wrapped(text, SimpleNamespace(isatty=True))
     assert max(map(len, lines)) <= 60
     assert " ".join(line.strip() for line in lines) == " ".join(text.split()).replace("test seed", "test  seed")
-    assert plugin._wrapped(text, SimpleNamespace(isatty=False)) == [text]
+    assert output._wrapped(text, SimpleNamespace(isatty=False)) == [text]
 
 
 @IN_WORKERS
