@@ -206,11 +206,12 @@ class Servers:
             slot.persister = slot.persister.copy()
             peer, service, slot.peer, slot.service = slot.peer, slot.service, None, None
             slot.paused = slot.clock_frozen = False
-            assert service is not None and slot.node is not None
+            assert service is not None and slot.node is not None and slot.server is not None
             if self._virtual is not None:
                 self._virtual.simulation.kill(slot.node)
             else:
                 # A thread cannot be ended from outside: as in MIT's lab, kill() asks them to stop.
+                slot.server.killed = True
                 peer.kill()
                 service.stop()
 
